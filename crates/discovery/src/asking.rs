@@ -1,0 +1,127 @@
+//! One question to a worker, with a time limit: is it well, what does it serve, which version is it.
+//!
+//! Each question takes a connection of its own, so that an answer says that the worker still accepts them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use forebay_workers::{Models, ServedModel, WorkerUrl};
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Longest answer that is read, in bytes.
+const ANSWER_LIMIT: usize = 8 * 1024 * 1024;
+
+/// Asks workers on behalf of the router itself.
+#[derive(Clone)]
+pub struct Asker {
+    client: Client<HttpConnector, Empty<Bytes>>,
+    timeout: Duration,
+    authorization: Option<String>,
+}
+
+/// Why there was no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The request could not be sent, or its answer not be read.
+    #[error("{0}")]
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+    /// The time limit passed.
+    #[error("no answer in time")]
+    Timeout,
+}
+
+impl Asker {
+    /// With a time limit for each question, and the key to show, if any.
+    pub fn new(timeout: Duration, api_key: Option<&str>) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
+        Self { client, timeout, authorization: api_key.map(|key| format!("Bearer {key}")) }
+    }
+
+    /// Whether the worker answers its health endpoint with a success.
+    pub async fn is_well(&self, url: &WorkerUrl, endpoint: &str) -> bool {
+        self.get(url, endpoint).await.is_ok_and(|(status, _)| status.is_success())
+    }
+
+    /// What the worker serves; `None` if the answer did not come, so that nothing new is known.
+    pub async fn models(&self, url: &WorkerUrl) -> Option<Models> {
+        let (status, body) = self.get(url, "/v1/models").await.ok()?;
+        Some(if status == StatusCode::OK { read_models(&body).unwrap_or(Models::Any) } else { Models::Any })
+    }
+
+    /// The worker's version, if it tells one.
+    pub async fn version(&self, url: &WorkerUrl) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: String,
+        }
+        let (_, body) = self.get(url, "/version").await.ok()?;
+        serde_json::from_slice::<Version>(&body).ok().map(|answer| answer.version)
+    }
+
+    async fn get(&self, url: &WorkerUrl, path: &str) -> Result<(StatusCode, Bytes), AskError> {
+        tokio::time::timeout(self.timeout, self.ask(url, path)).await.map_err(|_| AskError::Timeout)?
+    }
+
+    async fn ask(&self, url: &WorkerUrl, path: &str) -> Result<(StatusCode, Bytes), AskError> {
+        let mut request = Request::get(format!("{url}{path}"));
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        let request = request.body(Empty::new()).map_err(|e| AskError::Failed(e.into()))?;
+        let answer = self.client.request(request).await.map_err(|e| AskError::Failed(e.into()))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(AskError::Failed)?;
+        Ok((status, body.to_bytes()))
+    }
+}
+
+/// The names in an answer of `/v1/models`; `None` if it is no such answer.
+fn read_models(body: &[u8]) -> Option<Models> {
+    #[derive(Deserialize)]
+    struct List<'a> {
+        #[serde(borrow)]
+        data: Vec<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Entry {
+        id: String,
+        #[serde(default)]
+        parent: Option<String>,
+        #[serde(default)]
+        root: Option<String>,
+    }
+    let list: List<'_> = serde_json::from_slice(body).ok()?;
+    let served = list.data.into_iter().map(|raw| {
+        let entry: Entry = serde_json::from_str(raw.get()).ok()?;
+        Some(ServedModel { id: entry.id, parent: entry.parent, root: entry.root, entry: raw.get().to_owned() })
+    });
+    served.collect::<Option<Vec<_>>>().map(Models::Named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_kept_as_the_worker_gave_them() {
+        let body = br#"{"object":"list","data":[{"id":"m","root":"/m","parent":null,"max_model_len":8192},{"id":"l","parent":"m"}]}"#;
+        let Some(Models::Named(served)) = read_models(body) else { panic!("not read") };
+        assert_eq!(served[0].entry, r#"{"id":"m","root":"/m","parent":null,"max_model_len":8192}"#);
+        assert_eq!((served[1].id.as_str(), served[1].parent.as_deref()), ("l", Some("m")));
+    }
+
+    #[test]
+    fn what_is_no_list_of_models_is_not_read() {
+        for body in [&b""[..], b"{}", b"[]", br#"{"data":[{}]}"#, br#"{"data":[{"id":1}]}"#] {
+            assert_eq!(read_models(body), None);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The list of workers given at start.
+
+use forebay_workers::WorkerUrl;
+use tokio_util::task::TaskTracker;
+
+use crate::probe::Probe;
+
+/// Registers the workers in the order of the list and keeps asking each of them.
+pub fn watch_all(probe: &Probe, urls: &[WorkerUrl], tasks: &TaskTracker) {
+    for url in urls {
+        let worker = probe.writer.add(url.clone(), None);
+        tasks.spawn(probe.clone().run(worker));
+    }
+}

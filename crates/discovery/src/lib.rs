@@ -1,0 +1,16 @@
+//! Background tasks that find out about workers and write it down. The request path never calls in here; both sides
+//! meet in `workers`.
+//!
+//! Reading order:
+//! - [`settings`]: the knobs.
+//! - [`asking`]: one question to a worker, with a time limit: is it well, what does it serve, which version.
+//! - [`probe`]: the task that keeps asking one worker.
+//! - [`fixed`]: the list given at start.
+
+pub mod asking;
+pub mod fixed;
+pub mod probe;
+pub mod settings;
+
+pub use fixed::watch_all;
+pub use settings::ProbeSettings;

@@ -1,0 +1,100 @@
+//! The task that keeps asking one worker whether it is well and what it serves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_workers::{Models, Reader, Worker, Writer};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::asking::Asker;
+use crate::settings::ProbeSettings;
+
+/// Between two probes as long as no worker is ready: the first one is to be found at once, and a refused connection
+/// costs next to nothing.
+const NOBODY_READY: Duration = Duration::from_millis(10);
+
+/// What a probe task works with.
+#[derive(Clone)]
+pub struct Probe {
+    /// Tells whether any worker is ready yet.
+    pub reader: Reader,
+    /// Takes what is found out.
+    pub writer: Writer,
+    /// Knobs.
+    pub settings: Arc<ProbeSettings>,
+    /// Ends the task.
+    pub stop: CancellationToken,
+}
+
+impl Probe {
+    /// Asks until stopped.
+    pub async fn run(self, worker: Arc<Worker>) {
+        let timeout = Duration::from_secs(self.settings.health.timeout_secs);
+        let asker = Asker::new(timeout, self.settings.api_key.as_deref());
+        let mut described: Option<Instant> = None;
+        loop {
+            let started = Instant::now();
+            let round = self.round(&asker, &worker, &mut described);
+            let stopped = tokio::select! {
+                () = round => false,
+                () = self.stop.cancelled() => true,
+            };
+            if stopped {
+                return;
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = worker.look_asked() => {}
+                () = tokio::time::sleep_until(started + self.pause(&worker)) => {}
+            }
+        }
+    }
+
+    /// One probe, and a read of the models when it is due. The models come first: a worker that just came up
+    /// must not be chosen before it is known what it serves.
+    async fn round(&self, asker: &Asker, worker: &Arc<Worker>, described: &mut Option<Instant>) {
+        let good = asker.is_well(worker.url(), &self.settings.health.endpoint).await;
+        let was_up = worker.eligible();
+        let due = described.is_none_or(|at| at.elapsed() >= self.settings.model_refresh);
+        if good && (due || !was_up || worker.take_models_stale()) {
+            self.describe(asker, worker).await;
+            *described = Some(Instant::now());
+        }
+        let up = self.writer.probed(worker, good);
+        match (was_up, up) {
+            (false, true) => info!(worker = worker.name(), "worker is ready"),
+            (true, false) => warn!(worker = worker.name(), "worker left rotation: health probes fail"),
+            _ => debug!(worker = worker.name(), good, up, "probed"),
+        }
+    }
+
+    async fn describe(&self, asker: &Asker, worker: &Arc<Worker>) {
+        let (models, version) = tokio::join!(asker.models(worker.url()), asker.version(worker.url()));
+        let known = worker.models();
+        let models = match (models, &*known) {
+            (Some(models), _) => models,
+            // It is well but would not say: better any name than none.
+            (None, Models::Unread) => Models::Any,
+            (None, known) => known.clone(),
+        };
+        if models == Models::Any && *known != Models::Any {
+            warn!(worker = worker.name(), "cannot read /v1/models: the worker is taken to serve any name");
+        }
+        self.writer.learnt(worker, models, version);
+    }
+
+    /// Until the next probe. Spread by a tenth either way, so that probes of many workers do not march in step.
+    fn pause(&self, worker: &Worker) -> Duration {
+        let mut every = Duration::from_secs(self.settings.health.interval_secs);
+        if worker.never_well() {
+            every = every.min(self.settings.startup_interval);
+        }
+        if !self.reader.world().ready() {
+            return every.min(NOBODY_READY);
+        }
+        let tenths = worker.slot().0.wrapping_mul(7) % 21;
+        every.mul_f64(0.9 + f64::from(tenths) / 100.0)
+    }
+}

@@ -1,0 +1,29 @@
+//! The knobs of finding out about workers.
+
+use std::time::Duration;
+
+use forebay_workers::HealthSettings;
+
+/// How workers are asked.
+#[derive(Debug, Clone)]
+pub struct ProbeSettings {
+    /// Endpoint, interval, time limit and thresholds of the health probe.
+    pub health: HealthSettings,
+    /// Longest time between two probes of a worker that has never been well.
+    pub startup_interval: Duration,
+    /// Between two reads of what a worker serves.
+    pub model_refresh: Duration,
+    /// Shown to workers as `Authorization: Bearer …`.
+    pub api_key: Option<String>,
+}
+
+impl Default for ProbeSettings {
+    fn default() -> Self {
+        Self {
+            health: HealthSettings::default(),
+            startup_interval: Duration::from_secs(30),
+            model_refresh: Duration::from_secs(30),
+            api_key: None,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The rule: who gets a prompt, and why.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::Sample;
+
+struct Setup {
+    policy: CacheAware,
+    fleet: Sample,
+    draws: u64,
+}
+
+impl Setup {
+    fn new(workers: u32) -> Self {
+        Self::with(workers, &CacheAwareSettings::default())
+    }
+
+    fn with(workers: u32, settings: &CacheAwareSettings) -> Self {
+        Self {
+            policy: CacheAware::new(settings),
+            fleet: Sample::new(workers),
+            draws: 0,
+        }
+    }
+
+    /// Chooses and keeps the request in flight.
+    fn send(&mut self, text: &[u8]) -> Pick {
+        let pick = self.choose(text).unwrap();
+        self.fleet.take(pick.index);
+        pick
+    }
+
+    fn choose(&mut self, text: &[u8]) -> Option<Pick> {
+        let mut key = PrefixKey::new();
+        let mut builder = key.builder(0);
+        builder.push(text);
+        builder.finish();
+        self.draws += 1;
+        let ask = Ask {
+            prefix: Some(&key),
+            hash: None,
+            now_ms: 0,
+        };
+        self.policy
+            .pick(&ask, &self.fleet, &mut Draw::new(42, self.draws))
+    }
+
+    fn load(&self, index: usize, in_flight: u32) {
+        self.fleet.workers[index].in_flight.set(in_flight);
+    }
+}
+
+#[test]
+fn a_prompt_returns_to_its_holder_although_others_are_less_loaded() {
+    let mut setup = Setup::new(4);
+    let text = [b'a'; 1000];
+    let first = setup.send(&text);
+    assert_eq!(
+        (first.reason, first.matched, first.key_len),
+        (Reason::MissLeastLoaded, 0, 1000)
+    );
+    for _ in 0..20 {
+        let again = setup.send(&text);
+        assert_eq!(
+            (again.index, again.reason, again.matched),
+            (first.index, Reason::PrefixHit, 1000)
+        );
+    }
+}
+
+#[test]
+fn a_share_of_exactly_the_threshold_is_a_miss_and_one_block_more_a_hit() {
+    for (blocks, reason) in [(5, Reason::MissLeastLoaded), (6, Reason::PrefixHit)] {
+        let settings = CacheAwareSettings {
+            cache_threshold: 0.5,
+            ..CacheAwareSettings::default()
+        };
+        let mut setup = Setup::with(2, &settings);
+        let mut text = vec![b'a'; 640];
+        let holder = setup.send(&text[..blocks * 64]).index;
+        text[blocks * 64..].fill(b'b');
+        let pick = setup.send(&text);
+        assert_eq!(pick.reason, reason);
+        assert_eq!(pick.index == holder, reason == Reason::PrefixHit);
+    }
+}
+
+#[test]
+fn the_longest_match_wins_and_of_equals_the_less_loaded() {
+    let mut setup = Setup::new(3);
+    let text = [b'a'; 1280];
+    for (busy, len) in [([0, 1, 1], 640), ([9, 0, 9], 1280), ([9, 9, 0], 1280)] {
+        for (i, load) in busy.into_iter().enumerate() {
+            setup.load(i, load);
+        }
+        // Each worker is made the only eligible one, so that it becomes a holder of that much.
+        let target = busy.iter().position(|&load| load == 0).unwrap();
+        for (i, worker) in setup.fleet.workers.iter_mut().enumerate() {
+            worker.eligible = i == target;
+        }
+        assert_eq!(setup.choose(&text[..len]).unwrap().reason, Reason::OnlyCandidate);
+    }
+    for worker in &mut setup.fleet.workers {
+        worker.eligible = true;
+    }
+    for (loads, expected) in [([0, 5, 6], 1), ([0, 6, 5], 2)] {
+        for (i, load) in loads.into_iter().enumerate() {
+            setup.load(i, load);
+        }
+        let pick = setup.choose(&text).unwrap();
+        assert_eq!((pick.index, pick.reason), (expected, Reason::PrefixHit));
+    }
+    // The two with the whole prompt are gone: the one with half of it is next, not the first of the list.
+    setup.fleet.workers[1].eligible = false;
+    setup.fleet.workers[2].eligible = false;
+    setup.fleet.workers[0].eligible = true;
+    setup.fleet = {
+        let mut larger = Sample::new(5);
+        larger.workers[1].eligible = false;
+        larger.workers[2].eligible = false;
+        larger.workers[0].in_flight.set(3);
+        larger
+    };
+    let pick = setup.choose(&text).unwrap();
+    assert_eq!(
+        (pick.index, pick.reason, pick.matched),
+        (0, Reason::PrefixHit, 640)
+    );
+}
+
+#[test]
+fn only_a_holder_beyond_both_thresholds_is_passed_over() {
+    let settings = CacheAwareSettings {
+        balance_abs_threshold: 10,
+        balance_rel_threshold: 2.0,
+        ..Default::default()
+    };
+    for (holder_load, other_load, reason) in [
+        (10, 0, Reason::PrefixHit),  // not beyond the absolute
+        (11, 0, Reason::SpillLoad),  // beyond both
+        (40, 20, Reason::PrefixHit), // not beyond the relative
+        (41, 20, Reason::SpillLoad), // beyond both
+        (0, 50, Reason::PrefixHit),
+    ] {
+        let mut setup = Setup::with(2, &settings);
+        let text = [b'a'; 500];
+        let holder = setup.choose(&text).unwrap().index;
+        setup.load(holder, holder_load);
+        setup.load(1 - holder, other_load);
+        let pick = setup.choose(&text).unwrap();
+        assert_eq!(pick.reason, reason, "{holder_load} against {other_load}");
+        assert_eq!(pick.index == holder, reason == Reason::PrefixHit);
+    }
+}
+
+#[test]
+fn the_target_of_a_spill_becomes_a_holder() {
+    let mut setup = Setup::new(3);
+    let text = [b'a'; 500];
+    let holder = setup.choose(&text).unwrap().index;
+    setup.load(holder, 100);
+    let spill = setup.choose(&text).unwrap();
+    assert_eq!((spill.reason, spill.matched), (Reason::SpillLoad, 0));
+    setup.load(spill.index, 20);
+    let again = setup.choose(&text).unwrap();
+    assert_eq!((again.index, again.reason), (spill.index, Reason::PrefixHit));
+}
+
+#[test]
+fn prompts_of_a_holder_that_is_not_eligible_are_spread_not_herded() {
+    let mut setup = Setup::new(5);
+    let mut homes = [0; 5];
+    setup.fleet.workers[0].eligible = true;
+    for worker in &mut setup.fleet.workers[1..] {
+        worker.eligible = false;
+    }
+    for i in 0..40_u8 {
+        setup.choose(&[i; 300]).unwrap();
+    }
+    for worker in &mut setup.fleet.workers {
+        worker.eligible = !worker.eligible;
+    }
+    for i in 0..40_u8 {
+        let pick = setup.send(&[i; 300]);
+        assert_eq!(pick.reason, Reason::MissLeastLoaded);
+        homes[pick.index] += 1;
+    }
+    assert_eq!(homes, [0, 10, 10, 10, 10]);
+}
+
+#[test]
+fn a_forgotten_worker_holds_nothing_until_it_serves_again() {
+    let mut setup = Setup::new(2);
+    let text = [b'a'; 500];
+    let holder = setup.choose(&text).unwrap().index;
+    setup.policy.forget(Slot(holder as u32));
+    setup.load(holder, 1);
+    let pick = setup.choose(&text).unwrap();
+    assert_eq!((pick.index, pick.reason), (1 - holder, Reason::MissLeastLoaded));
+}
+
+#[test]
+fn a_slot_keeps_its_prefixes_when_others_leave_and_indices_shift() {
+    let mut setup = Setup::new(4);
+    let text = [b'a'; 500];
+    for i in [0, 1, 2] {
+        setup.load(i, 1);
+    }
+    assert_eq!(setup.choose(&text).unwrap().index, 3);
+    setup.fleet = Sample::with_slots(&[0, 2, 3]);
+    let pick = setup.choose(&text).unwrap();
+    assert_eq!((pick.index, pick.reason), (2, Reason::PrefixHit));
+}
+
+#[test]
+fn without_a_prompt_the_least_loaded_is_chosen() {
+    let mut setup = Setup::new(3);
+    setup.load(0, 2);
+    setup.load(1, 1);
+    setup.load(2, 2);
+    let pick = setup
+        .policy
+        .pick(&Ask::default(), &setup.fleet, &mut Draw::new(0, 0))
+        .unwrap();
+    assert_eq!(pick, Pick::plain(1, Reason::MissLeastLoaded));
+    let empty = setup.choose(b"").unwrap();
+    assert_eq!(empty, Pick::plain(1, Reason::MissLeastLoaded));
+}
+
+#[test]
+fn nobody_eligible_is_no_choice() {
+    let mut setup = Setup::new(2);
+    for worker in &mut setup.fleet.workers {
+        worker.eligible = false;
+    }
+    assert_eq!(setup.choose(b"hello"), None);
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_the_chosen_is_eligible_and_the_match_no_longer_than_the_prompt(
+        sends in prop::collection::vec((0_u8..3, 1_usize..700, any::<u8>(), 0_u32..200), 1..60),
+    ) {
+        let mut setup = Setup::new(8);
+        for (block, len, eligible, load) in sends {
+            for (i, worker) in setup.fleet.workers.iter_mut().enumerate() {
+                worker.eligible = eligible >> i & 1 == 1;
+            }
+            setup.load(len % 8, load);
+            let pick = setup.choose(&vec![block; len]);
+            prop_assert_eq!(pick.is_none(), eligible == 0);
+            if let Some(pick) = pick {
+                prop_assert!(setup.fleet.workers[pick.index].eligible);
+                prop_assert!(pick.matched <= pick.key_len && pick.key_len == len as u64);
+                let only = pick.reason == Reason::OnlyCandidate;
+                prop_assert_eq!(only, eligible.count_ones() == 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What is asked of a policy, what it answers, and why. Data only.
+
+use std::fmt;
+
+use crate::fleet::Slot;
+use crate::key::{HashKey, HashKeyKind, PrefixKey};
+
+/// What a policy may know about a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ask<'a> {
+    /// The prompt, for cache aware choices.
+    pub prefix: Option<&'a PrefixKey>,
+    /// The key for the hash ring.
+    pub hash: Option<HashKey>,
+    /// Milliseconds on any clock that does not run backwards.
+    pub now_ms: u64,
+}
+
+/// A chosen worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Number of the candidate in the fleet that was asked.
+    pub index: usize,
+    /// The worker's slot.
+    pub slot: Slot,
+    /// Why this one.
+    pub reason: Reason,
+    /// Bytes at the head of the prompt that this worker is thought to have cached; 0 if not known.
+    pub matched: u32,
+    /// Bytes of the prompt; 0 without a prompt or if the policy does not read it.
+    pub key_len: u32,
+    /// How many choices the policy made before this one: with the seed it replays the randomness.
+    pub draw: u64,
+}
+
+/// Why a worker was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// It holds the longest known prefix of the prompt.
+    PrefixHit,
+    /// Nobody holds enough of the prompt (or there is none); it has the least load.
+    MissLeastLoaded,
+    /// All holders of the prompt are too busy; it has the least load and becomes a holder.
+    SpillLoad,
+    /// It is the only eligible candidate.
+    OnlyCandidate,
+    /// It is its turn.
+    Rotation,
+    /// It was drawn.
+    Draw,
+    /// It has fewer requests in flight than the other one drawn, or is the first of two equals.
+    FewerInFlight,
+    /// The ring gave it for the session header.
+    SessionHeader,
+    /// The ring gave it for the user header.
+    UserHeader,
+    /// The ring gave it for a session or user field of the body.
+    Body,
+    /// The ring gave it for the authorization header.
+    Authorization,
+    /// The ring gave it for the client's address.
+    ClientIp,
+    /// The ring gave it for a digest of the body.
+    BodyHash,
+    /// There was no key for the ring; it was drawn.
+    NoKey,
+    /// The ring's first worker for the key is not eligible; it comes next.
+    NextOnRing,
+}
+
+impl Reason {
+    /// All reasons, for resolving metric handles up front.
+    pub const ALL: [Self; 15] = [
+        Self::PrefixHit,
+        Self::MissLeastLoaded,
+        Self::SpillLoad,
+        Self::OnlyCandidate,
+        Self::Rotation,
+        Self::Draw,
+        Self::FewerInFlight,
+        Self::SessionHeader,
+        Self::UserHeader,
+        Self::Body,
+        Self::Authorization,
+        Self::ClientIp,
+        Self::BodyHash,
+        Self::NoKey,
+        Self::NextOnRing,
+    ];
+
+    /// Name in logs, headers and metric labels.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PrefixHit => "prefix_hit",
+            Self::MissLeastLoaded => "miss_least_loaded",
+            Self::SpillLoad => "spill_load",
+            Self::OnlyCandidate => "only_candidate",
+            Self::Rotation => "rotation",
+            Self::Draw => "draw",
+            Self::FewerInFlight => "fewer_in_flight",
+            Self::SessionHeader => "x_session_id",
+            Self::UserHeader => "x_user_id",
+            Self::Body => "body",
+            Self::Authorization => "authorization",
+            Self::ClientIp => "client_ip",
+            Self::BodyHash => "body_hash",
+            Self::NoKey => "no_key",
+            Self::NextOnRing => "next_on_ring",
+        }
+    }
+}
+
+impl From<HashKeyKind> for Reason {
+    fn from(kind: HashKeyKind) -> Self {
+        match kind {
+            HashKeyKind::SessionHeader => Self::SessionHeader,
+            HashKeyKind::UserHeader => Self::UserHeader,
+            HashKeyKind::Body => Self::Body,
+            HashKeyKind::Authorization => Self::Authorization,
+            HashKeyKind::ClientIp => Self::ClientIp,
+            HashKeyKind::BodyHash => Self::BodyHash,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A candidate and why, before the policy adds the rest of a [`Choice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pick {
+    pub(crate) index: usize,
+    pub(crate) reason: Reason,
+    pub(crate) matched: u64,
+    pub(crate) key_len: u64,
+}
+
+impl Pick {
+    /// A pick that did not look at the prompt.
+    pub(crate) const fn plain(index: usize, reason: Reason) -> Self {
+        Self {
+            index,
+            reason,
+            matched: 0,
+            key_len: 0,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a policy sees of the workers it chooses from. It never learns how load or health come about.
+
+/// Small stable number of a worker `(url, dp_rank)`, given in registration order and kept when the worker
+/// leaves and returns. Policies keep arrays indexed by it, so numbers should stay dense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u32);
+
+/// The candidates of one choice. Implementors are cheap to ask (atomics, slices); nothing is cached across
+/// calls except what [`Fleet::generation`] stands for. An answer may change between two calls.
+pub trait Fleet {
+    /// Number of candidates. They are numbered `0..len` in ascending slot order.
+    fn len(&self) -> usize;
+
+    /// True if there is no candidate at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Slot of candidate `i`; ascending in `i`.
+    fn slot(&self, i: usize) -> Slot;
+
+    /// Name of candidate `i` (`http://h:8000`, `http://h:8000@3`): its identity on the hash ring.
+    fn name(&self, i: usize) -> &str;
+
+    /// May candidate `i` be chosen: healthy, breaker lets through, not draining, not tried by this request.
+    fn eligible(&self, i: usize) -> bool;
+
+    /// Requests in flight at candidate `i`.
+    fn in_flight(&self, i: usize) -> u32;
+
+    /// Estimated prefill work in flight at candidate `i`, in tokens; 0 if not known.
+    fn pending_tokens(&self, i: usize) -> u64;
+
+    /// Requests that chose candidate `i` in this epoch.
+    fn served(&self, i: usize) -> u64;
+
+    /// Changes whenever the set of candidates changes.
+    fn generation(&self) -> u64;
+}
+
+/// Index of `slot` among the candidates, searching from `from` on. Dense fleets answer in one step.
+pub(crate) fn find_slot<F: Fleet>(fleet: &F, slot: Slot, from: usize) -> Option<usize> {
+    let len = fleet.len();
+    for guess in [slot.0 as usize, from] {
+        if guess < len && fleet.slot(guess) == slot {
+            return Some(guess);
+        }
+    }
+    let (mut low, mut high) = (from, len);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if fleet.slot(middle) < slot {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    (low < len && fleet.slot(low) == slot).then_some(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Sample;
+
+    #[test]
+    fn a_slot_is_found_in_dense_and_in_gappy_fleets() {
+        let dense = Sample::new(5);
+        assert_eq!(find_slot(&dense, Slot(3), 0), Some(3));
+        assert_eq!(find_slot(&dense, Slot(5), 0), None);
+        let gappy = Sample::with_slots(&[2, 3, 7, 40]);
+        assert_eq!(find_slot(&gappy, Slot(2), 0), Some(0));
+        assert_eq!(find_slot(&gappy, Slot(40), 0), Some(3));
+        assert_eq!(find_slot(&gappy, Slot(7), 2), Some(2));
+        assert_eq!(find_slot(&gappy, Slot(8), 0), None);
+    }
+}

@@ -1,0 +1,36 @@
+//! Candidates in, choice out: the five routing policies, without clocks, I/O or global randomness.
+//!
+//! In reading order:
+//! - `fleet`: what a policy sees of the workers, as a trait.
+//! - `settings`: which policy, and its knobs.
+//! - `key`: what a request is recognised by: the chained hashes of its prompt, or one hash.
+//! - `choice`: what is asked, what is answered, and why.
+//! - `draws`: seeded randomness; `least_loaded`: the comparison several policies share.
+//! - `round_robin`, `random`, `power_of_two`, `consistent_hash`, `cache_aware`: one policy each.
+//! - `policy`: the five behind one lock.
+
+mod fleet;
+mod settings;
+
+mod key;
+
+mod choice;
+mod draws;
+mod least_loaded;
+
+mod cache_aware;
+mod consistent_hash;
+mod power_of_two;
+mod random;
+mod round_robin;
+
+mod policy;
+
+#[cfg(test)]
+mod testing;
+
+pub use choice::{Ask, Choice, Reason};
+pub use fleet::{Fleet, Slot};
+pub use key::{BLOCK_BYTES, HashKey, HashKeyKind, PrefixKey, PrefixKeyBuilder};
+pub use policy::Policy;
+pub use settings::{CacheAwareSettings, MIN_TREE_BYTES, PolicyKind, PolicySettings, SettingsError};

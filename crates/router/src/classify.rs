@@ -1,0 +1,172 @@
+//! What a request asks for: its body read whole, what must not pass taken out, and the keys that policies choose by.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+
+use bytes::{Bytes, BytesMut};
+use forebay_openai::{BodyError, BodyShape, Facts, ModelFact, Prompt, Scratch, strip};
+use forebay_policy::{HashKey, HashKeyKind, PolicyKind, PrefixKey};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::request::Parts;
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::failure::Failure;
+use crate::metrics::RouterMetrics;
+use crate::settings::RouterSettings;
+
+thread_local! {
+    /// Where the parser puts what it cannot borrow from the body.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// The byte order mark, which Python skips.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// What the stages after this one need of a request.
+#[derive(Default)]
+pub(crate) struct Asked {
+    /// The body for the worker.
+    pub body: Bytes,
+    /// The model it names.
+    pub model: Option<String>,
+    /// Whether the body was a JSON object, so that a model could have been named.
+    pub is_object: bool,
+    /// Key of its prompt, for policies that know prefixes.
+    pub prefix: Option<PrefixKey>,
+    /// Key of its session, for consistent hashing.
+    pub hash: Option<HashKey>,
+}
+
+/// Reads the body whole, within the limit. A body that came in one piece is not copied.
+pub(crate) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Failure> {
+    let announced = body.size_hint().exact().unwrap_or(0);
+    let announced = usize::try_from(announced).ok().filter(|length| *length <= limit).ok_or(Failure::BodyTooLarge { limit })?;
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Failure::BodyCut)?.into_data() else { continue };
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+            continue;
+        }
+        if rest.is_empty() {
+            rest.reserve(announced.max(first.len() + data.len()));
+            rest.extend_from_slice(&std::mem::take(&mut first));
+        }
+        if rest.len() + data.len() > limit {
+            return Err(Failure::BodyTooLarge { limit });
+        }
+        rest.extend_from_slice(&data);
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// What classifying looks at beside the body.
+pub(crate) struct Classifier<'a> {
+    pub settings: &'a RouterSettings,
+    pub metrics: &'a RouterMetrics,
+    /// Which keys are of use.
+    pub policy: PolicyKind,
+    pub peer: SocketAddr,
+    pub parts: &'a Parts,
+}
+
+impl Classifier<'_> {
+    /// Of a body that carries a prompt.
+    pub(crate) fn prompt(&self, shape: BodyShape, body: &Bytes) -> Result<Asked, Failure> {
+        self.read(shape, body).map_err(|error| Failure::BodyBroken(error.to_string()))
+    }
+
+    /// Of a body that any worker can take. Only a JSON object can hold something internal; what cannot be one passes.
+    pub(crate) fn opaque(&self, body: &Bytes) -> Result<Asked, Failure> {
+        let begins_object = || body.iter().find(|b| !b.is_ascii_whitespace() && !BOM.contains(b)) == Some(&b'{');
+        match self.read(BodyShape::Opaque, body) {
+            Ok(asked) => Ok(asked),
+            Err(error) => {
+                let may_be_object = match error {
+                    BodyError::NotUtf8 | BodyError::WideEncoding => self.says_json(),
+                    BodyError::Broken { .. } => begins_object(),
+                };
+                if may_be_object && !body.is_empty() {
+                    return Err(Failure::BodyBroken(error.to_string()));
+                }
+                Ok(Asked { body: body.clone(), ..Asked::default() })
+            }
+        }
+    }
+
+    fn read(&self, shape: BodyShape, body: &Bytes) -> Result<Asked, BodyError> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let facts = Facts::read(shape, body, scratch)?;
+            let model = match &facts.model {
+                ModelFact::Name(name) => Some(name.clone().into_owned()),
+                ModelFact::Absent | ModelFact::NotString => None,
+            };
+            let prefix = (self.policy == PolicyKind::CacheAware).then(|| prefix_key(&facts, model.as_deref())).flatten();
+            let hash = (self.policy == PolicyKind::ConsistentHash).then(|| self.hash_key(&facts, body)).flatten();
+            Ok(Asked { body: self.without_internals(body, &facts), model, is_object: true, prefix, hash })
+        })
+    }
+
+    /// FastAPI takes a body without a content type for JSON too.
+    fn says_json(&self) -> bool {
+        let content_type = self.parts.headers.get(CONTENT_TYPE);
+        content_type.is_none_or(|value| value.as_bytes().to_ascii_lowercase().windows(4).any(|word| word == b"json"))
+    }
+
+    fn without_internals(&self, body: &Bytes, facts: &Facts<'_>) -> Bytes {
+        if facts.strips.is_empty() || self.settings.trust_client_internals {
+            return body.clone();
+        }
+        for found in facts.strips {
+            self.metrics.note_stripped(found.field.as_str());
+        }
+        strip::cut(body, facts.strips)
+    }
+
+    fn hash_key(&self, facts: &Facts<'_>, body: &[u8]) -> Option<HashKey> {
+        self.settings.hash_key.iter().find_map(|kind| {
+            let header = |name: &str| self.parts.headers.get(name).map(|v| v.as_bytes()).filter(|v| !v.is_empty());
+            match kind {
+                HashKeyKind::SessionHeader => Some(HashKey::new(*kind, header("x-session-id")?)),
+                HashKeyKind::UserHeader => Some(HashKey::new(*kind, header("x-user-id")?)),
+                HashKeyKind::Body => Some(HashKey::new(*kind, facts.session.first()?.as_bytes())),
+                HashKeyKind::Authorization => Some(HashKey::new(*kind, header(AUTHORIZATION.as_str())?)),
+                HashKeyKind::ClientIp => Some(HashKey::new(*kind, self.client_ip().as_bytes())),
+                HashKeyKind::BodyHash => Some(HashKey::new(*kind, body)),
+            }
+        })
+    }
+
+    fn client_ip(&self) -> String {
+        let forwarded = || {
+            let value = self.parts.headers.get("x-forwarded-for")?.to_str().ok()?;
+            Some(value.split(',').next()?.trim().to_owned())
+        };
+        let trusted = self.settings.trust_forwarded.then(forwarded).flatten().filter(|ip| !ip.is_empty());
+        trusted.unwrap_or_else(|| self.peer.ip().to_canonical().to_string())
+    }
+}
+
+/// The key of a prompt. Requests that an engine would not let share blocks never share a key.
+fn prefix_key(facts: &Facts<'_>, model: Option<&str>) -> Option<PrefixKey> {
+    let (parts, kind) = match &facts.prompt {
+        Prompt::None => return None,
+        Prompt::Text(parts) => (parts, 0),
+        Prompt::Ids(parts) => (parts, 1),
+    };
+    let mut namespace = xxh3_64_with_seed(model.unwrap_or_default().as_bytes(), kind);
+    for apart in [facts.cache_salt, facts.lora].into_iter().flatten() {
+        namespace = xxh3_64_with_seed(apart, namespace);
+    }
+    let mut key = PrefixKey::new();
+    let mut builder = key.builder(namespace);
+    for part in parts.iter() {
+        builder.push(part);
+    }
+    builder.finish();
+    (!key.is_empty()).then_some(key)
+}

@@ -1,0 +1,181 @@
+//! Every answer that the router gives instead of a worker, and the one table from failure to status, body and header.
+
+use bytes::Bytes;
+use forebay_openai::{Dialect, ErrorBody, Extra};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use http::{HeaderName, Response, StatusCode};
+
+use crate::outcome::Outcome;
+use crate::relay::ResponseBody;
+
+/// Carries the machine name of a failure.
+pub(crate) const FAILURE: HeaderName = HeaderName::from_static("x-forebay-failure");
+
+/// Why the router answers by itself.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No such path.
+    #[error("no such path")]
+    NotFound,
+    /// The path exists, but not for this method.
+    #[error("this path does not take this method; it takes {0}")]
+    Method(&'static str),
+    /// The admin right is missing.
+    #[error(
+        "this needs the admin right: send 'Authorization: Bearer <admin-api-key>', or ask from this machine without Origin and forwarding headers"
+    )]
+    Forbidden,
+    /// The body is larger than the limit.
+    #[error("the request body is larger than the limit of {limit} bytes")]
+    BodyTooLarge {
+        /// `--max-payload-size`
+        limit: usize,
+    },
+    /// The body cannot be understood, so that nobody could say what is in it.
+    #[error("the request body is not valid: {0}")]
+    BodyBroken(String),
+    /// The body did not come to its end.
+    #[error("the request body broke off")]
+    BodyCut,
+    /// No worker serves the model.
+    #[error("The model `{0}` does not exist.")]
+    UnknownModel(String),
+    /// No model was named, and there are several.
+    #[error("name a model: the workers behind this router serve several")]
+    ModelNeeded,
+    /// A worker-wide request that is meant for one worker names none of them.
+    #[error("name one of the workers in the header x-forebay-worker, as listed by GET /workers")]
+    TargetNeeded,
+    /// Nobody could be chosen or reached.
+    #[error("no worker can take the request now")]
+    PoolExhausted {
+        /// Attempts after the first.
+        retries: u64,
+        /// Workers of the model.
+        pool_size: u64,
+        /// Of these, not healthy.
+        unhealthy: u64,
+    },
+    /// The router ran out of descriptors, ports or buffers.
+    #[error("the router is out of resources: {0}")]
+    OutOfResources(String),
+    /// The worker's connection ended before its answer began.
+    #[error("the worker's connection ended before its answer began")]
+    WorkerDied,
+    /// The worker answered something that is no HTTP.
+    #[error("the worker's answer is no valid HTTP response: {0}")]
+    InvalidResponse(String),
+}
+
+/// A row of the table.
+struct Row {
+    status: StatusCode,
+    /// vLLM's word for the kind, where it differs from the one that goes with the status.
+    kind: Option<&'static str>,
+    machine: Option<&'static str>,
+    outcome: Outcome,
+}
+
+impl Failure {
+    fn row(&self) -> Row {
+        use Outcome as O;
+        let row = |status, machine, outcome| Row { status, kind: None, machine, outcome };
+        match self {
+            Self::NotFound => row(StatusCode::NOT_FOUND, None, O::Refused),
+            Self::Method(_) => row(StatusCode::METHOD_NOT_ALLOWED, None, O::Refused),
+            Self::Forbidden => row(StatusCode::FORBIDDEN, Some("router_admin_right_missing"), O::Refused),
+            Self::BodyTooLarge { .. } => row(StatusCode::PAYLOAD_TOO_LARGE, Some("router_body_too_large"), O::Refused),
+            Self::BodyBroken(_) => row(StatusCode::BAD_REQUEST, Some("router_body_invalid"), O::Refused),
+            Self::BodyCut => row(StatusCode::BAD_REQUEST, Some("router_body_cut"), O::Refused),
+            Self::UnknownModel(_) => row(StatusCode::NOT_FOUND, Some("router_model_unknown"), O::Refused),
+            Self::ModelNeeded => row(StatusCode::BAD_REQUEST, Some("router_model_needed"), O::Refused),
+            Self::TargetNeeded => row(StatusCode::BAD_REQUEST, Some("router_target_needed"), O::Refused),
+            Self::PoolExhausted { .. } => {
+                row(StatusCode::SERVICE_UNAVAILABLE, Some("router_pool_exhausted"), O::PoolExhausted)
+            }
+            Self::OutOfResources(_) => {
+                row(StatusCode::SERVICE_UNAVAILABLE, Some("router_out_of_resources"), O::OutOfResources)
+            }
+            Self::WorkerDied => row(StatusCode::BAD_GATEWAY, Some("worker_died_before_headers"), O::ResetBeforeHeaders),
+            Self::InvalidResponse(_) => row(StatusCode::BAD_GATEWAY, Some("worker_invalid_response"), O::InvalidResponse),
+        }
+    }
+
+    /// How a request ends that fails so.
+    pub fn outcome(&self) -> Outcome {
+        self.row().outcome
+    }
+
+    /// The response, in the dialect of its route.
+    pub fn response(&self, dialect: Dialect) -> Response<ResponseBody> {
+        let row = self.row();
+        let extra: Vec<Extra<'_>> = match self {
+            Self::PoolExhausted { retries, pool_size, unhealthy } => vec![
+                Extra::Number("retries", *retries),
+                Extra::Number("pool_size", *pool_size),
+                Extra::Number("open_circuits", 0),
+                Extra::Number("unhealthy", *unhealthy),
+            ],
+            Self::BodyTooLarge { limit } => vec![Extra::Number("limit_bytes", *limit as u64)],
+            _ => Vec::new(),
+        };
+        let message = self.to_string();
+        let plain = ErrorBody::new(row.status.as_u16(), &message);
+        let body = ErrorBody {
+            kind: row.kind.unwrap_or(plain.kind),
+            param: matches!(self, Self::UnknownModel(_) | Self::ModelNeeded).then_some("model"),
+            failure: row.machine,
+            extra: &extra,
+            ..plain
+        };
+        let mut response = json(row.status, body.to_json(dialect));
+        if let Some(machine) = row.machine {
+            response.headers_mut().insert(FAILURE, HeaderValue::from_static(machine));
+        }
+        if let Self::Method(allowed) = self {
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+        }
+        response
+    }
+}
+
+/// A response of the router's own, in JSON.
+pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Whole(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(failure: &Failure, dialect: Dialect) -> String {
+        match failure.response(dialect).into_body() {
+            ResponseBody::Whole(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            ResponseBody::Relay(_) => panic!("a failure is made by the router"),
+        }
+    }
+
+    #[test]
+    fn an_unknown_model_looks_as_from_vllm() {
+        let failure = Failure::UnknownModel("x".to_owned());
+        assert_eq!(
+            text(&failure, Dialect::OpenAi),
+            r#"{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404},"forebay":{"failure":"router_model_unknown"}}"#
+        );
+        let body = text(&failure, Dialect::Anthropic);
+        assert!(body.starts_with(r#"{"type":"error","error":{"type":"not_found_error","message":"The model"#), "{body}");
+    }
+
+    #[test]
+    fn an_exhausted_pool_says_how_large_it_is() {
+        let failure = Failure::PoolExhausted { retries: 2, pool_size: 3, unhealthy: 1 };
+        let response = failure.response(Dialect::OpenAi);
+        assert_eq!(response.status().as_u16(), 503);
+        assert_eq!(response.headers()[FAILURE], "router_pool_exhausted");
+        let fields = r#""forebay":{"failure":"router_pool_exhausted","retries":2,"pool_size":3,"open_circuits":0,"unhealthy":1}"#;
+        assert!(text(&failure, Dialect::OpenAi).contains(fields));
+    }
+}

@@ -1,0 +1,144 @@
+//! Requests that concern whole workers: to all of them side by side, or to the one addressed, with one merged answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_workers::{Worker, World};
+use http::{Response, StatusCode};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::task::JoinSet;
+
+use crate::classify::Asked;
+use crate::failure::{Failure, json};
+use crate::forward::{Forward, Forwarded};
+use crate::headers::{TARGET, Written};
+use crate::relay::ResponseBody;
+use crate::route::Action;
+use crate::router::Router;
+use crate::shard::Shard;
+
+/// Longest answer of one worker that is merged, in bytes.
+const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
+
+/// The merged answer.
+#[derive(Serialize)]
+struct Merged {
+    success: bool,
+    workers: Vec<Part>,
+}
+
+/// What one worker said.
+#[derive(Serialize)]
+struct Part {
+    url: String,
+    /// 0 if it did not answer.
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// What is sent to each worker.
+pub(crate) struct Order {
+    pub router: Arc<Router>,
+    pub shard: Arc<Shard>,
+    pub parts: http::request::Parts,
+    pub made_id: Option<http::HeaderValue>,
+    pub body: Bytes,
+    pub action: Action,
+}
+
+impl Order {
+    /// Sends it to whom it is meant for.
+    pub(crate) async fn carry_out(self, world: &World) -> Result<Response<ResponseBody>, Failure> {
+        let targets = self.targets(world)?;
+        let order = Arc::new(self);
+        let mut running = JoinSet::new();
+        for (place, worker) in targets.into_iter().enumerate() {
+            let order = Arc::clone(&order);
+            running.spawn(async move { (place, order.tell(&worker).await) });
+        }
+        let mut parts = running.join_all().await;
+        parts.sort_by_key(|(place, _)| *place);
+        let workers: Vec<Part> = parts.into_iter().map(|(_, part)| part).collect();
+        let success = workers.iter().all(|part| (200..300).contains(&part.status));
+        let status = if success { StatusCode::OK } else { StatusCode::BAD_GATEWAY };
+        let body = serde_json::to_vec(&Merged { success, workers }).unwrap_or_default();
+        Ok(json(status, body.into()))
+    }
+
+    /// The worker that the header names, or one for each URL.
+    fn targets(&self, world: &World) -> Result<Vec<Arc<Worker>>, Failure> {
+        let mut targets: Vec<Arc<Worker>> = Vec::new();
+        for worker in world.workers() {
+            if targets.iter().all(|known| known.url() != worker.url()) {
+                targets.push(Arc::clone(worker));
+            }
+        }
+        if let Some(target) = self.parts.headers.get(TARGET) {
+            targets.retain(|worker| worker.url().as_str().as_bytes() == target.as_bytes());
+            return if targets.is_empty() { Err(Failure::TargetNeeded) } else { Ok(targets) };
+        }
+        if self.action.addressed && targets.len() > 1 { Err(Failure::TargetNeeded) } else { Ok(targets) }
+    }
+
+    /// Tells one worker, and draws the consequences for what is believed of it.
+    async fn tell(&self, worker: &Arc<Worker>) -> Part {
+        let settings = &self.router.settings;
+        let api_key = settings.api_key.as_ref().map(|key| key.expose());
+        // The client's own `Authorization` is for the worker, unless it was the key to this router.
+        let for_router = crate::authority::shows_key(settings.admin_api_key.as_ref(), &self.parts.headers);
+        let head = Written {
+            parts: &self.parts,
+            made_id: self.made_id.as_ref(),
+            length: (self.parts.method == http::Method::POST).then_some(self.body.len()),
+            authorization: (api_key.is_some() || for_router).then_some(api_key),
+        };
+        let forward = Forward { shard: &self.shard, settings, metrics: &self.router.metrics, head: &head };
+        let asked = Asked { body: self.body.clone(), ..Asked::default() };
+        let url = worker.url().to_string();
+        let Forwarded { answer, guard } = match forward.to(worker, &asked).await {
+            Ok(forwarded) => forwarded,
+            Err(failure) => return Part { url, status: 0, body: None, error: Some(failure.to_string()) },
+        };
+        let status = answer.status;
+        let content = answer.body.collect(ANSWER_LIMIT).await;
+        drop(guard);
+        match content {
+            Ok(content) => {
+                self.conclude(worker, status, &content);
+                Part { url, status: status.as_u16(), body: as_json(&content), error: None }
+            }
+            Err(error) => Part { url, status: 0, body: None, error: Some(error.to_string()) },
+        }
+    }
+
+    fn conclude(&self, worker: &Worker, status: StatusCode, content: &[u8]) {
+        #[derive(serde::Deserialize)]
+        struct Verdict {
+            success: Option<bool>,
+        }
+        let refused = serde_json::from_slice(content).is_ok_and(|verdict: Verdict| verdict.success == Some(false));
+        if !status.is_success() || refused {
+            return;
+        }
+        if self.action.empties_cache {
+            self.router.writer.forget(worker);
+        }
+        if self.action.changes_models {
+            worker.may_serve_others();
+        }
+    }
+}
+
+/// A worker's answer as JSON: itself if it is JSON, else as a string. Nothing for an empty one.
+fn as_json(content: &[u8]) -> Option<Box<RawValue>> {
+    if content.is_empty() {
+        return None;
+    }
+    serde_json::from_slice(content)
+        .ok()
+        .or_else(|| serde_json::value::to_raw_value(&String::from_utf8_lossy(content)).ok())
+}

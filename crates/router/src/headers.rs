@@ -1,0 +1,183 @@
+//! Which headers cross from one side to the other, and how a request's head is written to a worker.
+
+use bytes::Bytes;
+use forebay_workers::WorkerUrl;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+
+use crate::upstream::head::tokens;
+
+/// Headers of the client's connection, and those that are written anew.
+const HOP: [HeaderName; 10] = [
+    header::CONNECTION,
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::TE,
+    header::TRAILER,
+    header::EXPECT,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// Name of the request id, to workers and to clients.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Names the worker that a worker-wide request is meant for.
+pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-forebay-worker");
+
+/// Takes out what the client's `Connection` header names, and what could steer an engine. Gives the names of the
+/// latter, in a form fit for a metric label.
+pub(crate) fn strip(headers: &mut HeaderMap, trusted: bool) -> Vec<&'static str> {
+    if headers.contains_key(header::CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .flat_map(|value| tokens(value.as_bytes()))
+            .filter(|token| !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close"))
+            .filter_map(|token| HeaderName::from_bytes(token).ok())
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    if trusted {
+        return Vec::new();
+    }
+    let mut stripped = Vec::new();
+    let internal: Vec<HeaderName> = headers.keys().filter(|name| label(name).is_some()).cloned().collect();
+    for name in internal {
+        let occurrences = headers.get_all(&name).iter().count();
+        headers.remove(&name);
+        stripped.extend(label(&name).into_iter().cycle().take(occurrences));
+    }
+    stripped
+}
+
+/// The label of a header that could steer an engine.
+fn label(name: &HeaderName) -> Option<&'static str> {
+    let rest = name.as_str().strip_prefix("x-")?;
+    if rest == "data-parallel-rank" {
+        Some("x-data-parallel-rank")
+    } else if rest.starts_with("prefiller-") {
+        Some("x-prefiller-*")
+    } else if rest.starts_with("gateway-") {
+        Some("x-gateway-*")
+    } else if rest.starts_with("encoder-") {
+        Some("x-encoder-*")
+    } else {
+        None
+    }
+}
+
+/// What a request's head says apart from the client's own headers.
+pub(crate) struct Written<'a> {
+    /// Method, target and headers of the client.
+    pub parts: &'a Parts,
+    /// The request's id, if the client sent none.
+    pub made_id: Option<&'a HeaderValue>,
+    /// Length of the body; `None` if there is none and none is due.
+    pub length: Option<usize>,
+    /// Replaces the client's `Authorization`: `Some(None)` takes it out.
+    pub authorization: Option<Option<&'a str>>,
+}
+
+impl Written<'_> {
+    /// Writes the head for this worker.
+    pub(crate) fn write(&self, url: &WorkerUrl, out: &mut Vec<u8>) {
+        let target = self.parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        out.reserve(512);
+        for piece in [self.parts.method.as_str(), " ", url.prefix(), target, " HTTP/1.1\r\nhost: ", url.authority(), "\r\n"] {
+            out.extend_from_slice(piece.as_bytes());
+        }
+        for (name, value) in &self.parts.headers {
+            let replaced = self.authorization.is_some() && (*name == header::AUTHORIZATION || *name == TARGET);
+            if !replaced && !HOP.contains(name) {
+                line(out, name.as_str(), value.as_bytes());
+            }
+        }
+        if let Some(id) = self.made_id {
+            line(out, REQUEST_ID.as_str(), id.as_bytes());
+        }
+        if let Some(Some(key)) = self.authorization {
+            line(out, "authorization", [b"Bearer ", key.as_bytes()].concat().as_slice());
+        }
+        if let Some(length) = self.length {
+            line(out, "content-length", itoa::Buffer::new().format(length).as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Thirty-two hexadecimal digits, not handed out before.
+pub(crate) fn fresh_id(nonce: u64, count: u64) -> HeaderValue {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let number = u128::from(nonce) << 64 | u128::from(count);
+    let text: [u8; 32] = std::array::from_fn(|i| DIGITS[(number >> (124 - 4 * i)) as usize & 15]);
+    // Hexadecimal digits are always a valid value.
+    HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&text)).unwrap_or_else(|_| HeaderValue::from_static("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(headers: &[(&'static str, &'static str)]) -> Parts {
+        let mut request = http::Request::post("/v1/x?beta=true");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn written(parts: &Parts, url: &str) -> String {
+        let mut out = Vec::new();
+        let id = HeaderValue::from_static("id-1");
+        Written { parts, made_id: Some(&id), length: Some(7), authorization: None }.write(&url.parse().unwrap(), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_head_is_the_clients_less_what_belongs_to_its_connection() {
+        let mut parts = parts(&[
+            ("host", "public"),
+            ("connection", "keep-alive, x-hop"),
+            ("x-hop", "1"),
+            ("accept", "a"),
+            ("accept", "b"),
+            ("transfer-encoding", "chunked"),
+        ]);
+        strip(&mut parts.headers, false);
+        let head = written(&parts, "http://w:1/prefix");
+        assert_eq!(
+            head,
+            "POST /prefix/v1/x?beta=true HTTP/1.1\r\nhost: w:1\r\naccept: a\r\naccept: b\r\nx-request-id: id-1\r\ncontent-length: 7\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn what_steers_engines_is_taken_out_unless_clients_are_trusted() {
+        let internal =
+            [("x-data-parallel-rank", "1"), ("X-Data-Parallel-Rank", "2"), ("x-prefiller-host-port", "x"), ("x-gateway-a", "y")];
+        let mut untrusted = parts(&internal).headers;
+        let mut labels = strip(&mut untrusted, false);
+        labels.sort_unstable();
+        assert_eq!(labels, ["x-data-parallel-rank", "x-data-parallel-rank", "x-gateway-*", "x-prefiller-*"]);
+        assert!(untrusted.is_empty());
+        let mut trusted = parts(&internal).headers;
+        assert!(strip(&mut trusted, true).is_empty() && trusted.len() == 4);
+    }
+
+    #[test]
+    fn ids_are_thirty_two_digits() {
+        assert_eq!(fresh_id(0xab, 1), "00000000000000ab0000000000000001");
+    }
+}

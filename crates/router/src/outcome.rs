@@ -1,0 +1,98 @@
+//! Every way a request can end. It alone feeds metrics and logs.
+
+use http::StatusCode;
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The worker answered below 400, and the client got all of it.
+    Completed,
+    /// The worker answered 4xx other than 429.
+    ClientError,
+    /// The worker answered 5xx other than 503.
+    WorkerError,
+    /// The worker answered 429 or 503.
+    WorkerOverloaded,
+    /// The router refused the request: unknown path, model or method, no right, broken body.
+    Refused,
+    /// The router answered it itself.
+    Own,
+    /// No worker could be chosen, or none of those chosen could be reached.
+    PoolExhausted,
+    /// The router ran out of file descriptors, ports or buffers.
+    OutOfResources,
+    /// The connection ended before the response began.
+    ResetBeforeHeaders,
+    /// What the worker sent was no HTTP response.
+    InvalidResponse,
+    /// The connection broke inside the response.
+    ResetMidStream,
+    /// The client left before the response began.
+    ClientGoneBeforeHeaders,
+    /// The client left inside the response.
+    ClientGoneMidStream,
+    /// Something panicked.
+    Panicked,
+}
+
+impl Outcome {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 14] = [
+        Self::Completed,
+        Self::ClientError,
+        Self::WorkerError,
+        Self::WorkerOverloaded,
+        Self::Refused,
+        Self::Own,
+        Self::PoolExhausted,
+        Self::OutOfResources,
+        Self::ResetBeforeHeaders,
+        Self::InvalidResponse,
+        Self::ResetMidStream,
+        Self::ClientGoneBeforeHeaders,
+        Self::ClientGoneMidStream,
+        Self::Panicked,
+    ];
+
+    /// Name in metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::ClientError => "client_error",
+            Self::WorkerError => "worker_error",
+            Self::WorkerOverloaded => "worker_overloaded",
+            Self::Refused => "refused",
+            Self::Own => "own",
+            Self::PoolExhausted => "pool_exhausted",
+            Self::OutOfResources => "out_of_resources",
+            Self::ResetBeforeHeaders => "reset_before_headers",
+            Self::InvalidResponse => "invalid_response",
+            Self::ResetMidStream => "reset_mid_stream",
+            Self::ClientGoneBeforeHeaders => "client_gone_before_headers",
+            Self::ClientGoneMidStream => "client_gone_mid_stream",
+            Self::Panicked => "panicked",
+        }
+    }
+
+    /// Of a response that the client got whole.
+    pub fn of_status(status: StatusCode) -> Self {
+        match status.as_u16() {
+            429 | 503 => Self::WorkerOverloaded,
+            400..=499 => Self::ClientError,
+            500.. => Self::WorkerError,
+            _ => Self::Completed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_places_in_the_list() {
+        for (number, outcome) in Outcome::ALL.iter().enumerate() {
+            assert_eq!(*outcome as usize, number);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Pages that the router answers by itself, from what is known of the workers.
+
+use bytes::Bytes;
+use forebay_workers::{Models, World};
+use http::{Response, StatusCode};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::failure::json;
+use crate::relay::ResponseBody;
+use crate::route::Page;
+
+/// Answers a page.
+pub(crate) fn answer(page: Page, world: &World) -> Response<ResponseBody> {
+    match page {
+        Page::Alive => page_of(StatusCode::OK, &Alive { status: "ok", total_workers: world.workers().len() }),
+        Page::Ready => readiness(world),
+        Page::Models => page_of(StatusCode::OK, &models(world)),
+        Page::Version => page_of(StatusCode::OK, &version(world)),
+    }
+}
+
+#[derive(Serialize)]
+struct Alive {
+    status: &'static str,
+    total_workers: usize,
+}
+
+#[derive(Serialize)]
+struct Ready {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    healthy_workers: usize,
+    total_workers: usize,
+}
+
+/// Ready means that a worker could be chosen now.
+fn readiness(world: &World) -> Response<ResponseBody> {
+    let healthy_workers = world.workers().iter().filter(|worker| worker.eligible()).count();
+    let total_workers = world.workers().len();
+    let (code, status, reason) = match (healthy_workers, total_workers) {
+        (0, 0) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", Some("there are no workers")),
+        (0, _) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", Some("no worker is healthy")),
+        _ => (StatusCode::OK, "ready", None),
+    };
+    page_of(code, &Ready { status, reason, healthy_workers, total_workers })
+}
+
+#[derive(Serialize)]
+struct ModelList {
+    object: &'static str,
+    data: Vec<Box<RawValue>>,
+}
+
+/// The entries of all workers, each name once, as the first worker that serves it gave it.
+fn models(world: &World) -> ModelList {
+    let mut seen: Vec<String> = Vec::new();
+    let mut data = Vec::new();
+    for worker in world.workers() {
+        let known = worker.models();
+        let Models::Named(served) = &*known else { continue };
+        for model in served {
+            if !seen.contains(&model.id)
+                && let Ok(entry) = RawValue::from_string(model.entry.clone())
+            {
+                seen.push(model.id.clone());
+                data.push(entry);
+            }
+        }
+    }
+    ModelList { object: "list", data }
+}
+
+#[derive(Serialize)]
+struct Version {
+    /// The engine's, as vLLM's clients expect here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    forebay: &'static str,
+}
+
+fn version(world: &World) -> Version {
+    let version = world.workers().iter().find_map(|worker| (*worker.version()).clone());
+    Version { version, forebay: env!("CARGO_PKG_VERSION") }
+}
+
+fn page_of<T: Serialize>(status: StatusCode, page: &T) -> Response<ResponseBody> {
+    json(status, Bytes::from(serde_json::to_vec(page).unwrap_or_default()))
+}

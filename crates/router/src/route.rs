@@ -1,0 +1,262 @@
+//! The one table that says what a method and a path are, and nothing about how they are served.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use forebay_openai::{BodyShape, Dialect};
+use http::Method;
+
+use self::Class::{Admin, Control, Own, PickOne, Routable};
+
+/// What is done with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Carries a prompt: the body is read and the policy chooses by it.
+    Routable(BodyShape),
+    /// Any worker of the model will do.
+    PickOne,
+    /// Goes to every worker, or to the one addressed; the answers are merged.
+    Control(Action),
+    /// Answered by the router itself.
+    Own(Page),
+    /// The admin API and `/metrics`, answered by whoever holds the registry and the writer.
+    Admin,
+    /// Not to be had here.
+    Refused(Refusal),
+}
+
+/// What a worker-wide request does to the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Action {
+    /// Who may: anybody, or whoever has the admin right.
+    pub admin: bool,
+    /// A success leaves the worker without the prefixes it held.
+    pub empties_cache: bool,
+    /// A success may change what it serves.
+    pub changes_models: bool,
+    /// Meant for one worker, which must be named.
+    pub addressed: bool,
+}
+
+/// Pages of the router's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Page {
+    /// `/health`, `/liveness`, `/ping`.
+    Alive,
+    /// `/readiness`.
+    Ready,
+    /// `/v1/models`.
+    Models,
+    /// `/version`.
+    Version,
+}
+
+/// Why there is nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// No such path.
+    NotFound,
+    /// The path exists for these methods.
+    Method(&'static str),
+}
+
+/// A row of the table, as found for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// What is done with it.
+    pub class: Class,
+    /// Name in metrics and logs: bounded, whatever paths clients invent.
+    pub template: &'static str,
+    /// How its errors look.
+    pub dialect: Dialect,
+    /// Small number of the template.
+    pub id: u16,
+}
+
+const READ: Action = Action { admin: true, empties_cache: false, changes_models: false, addressed: false };
+const OPEN: Action = Action { admin: false, ..READ };
+const EMPTIES: Action = Action { empties_cache: true, ..READ };
+const MODELS: Action = Action { changes_models: true, ..EMPTIES };
+const ONE: Action = Action { addressed: true, ..READ };
+
+const GET: &str = "GET, HEAD";
+const POST: &str = "POST";
+const BOTH: &str = "GET, HEAD, POST";
+const ANY: &str = "";
+
+/// Methods, path, class. Paths below a `/*` match by prefix.
+#[rustfmt::skip]
+const TABLE: &[(&str, &str, Class)] = &[
+    (POST, "/v1/chat/completions",        Routable(BodyShape::Chat)),
+    (POST, "/v1/chat/completions/tokens", Routable(BodyShape::ChatTokens)),
+    (POST, "/v1/completions",             Routable(BodyShape::Completions)),
+    (POST, "/v1/responses",               Routable(BodyShape::Responses)),
+    (POST, "/v1/messages",                Routable(BodyShape::Messages)),
+    (POST, "/inference/v1/generate",      Routable(BodyShape::Generate)),
+    (POST, "/generate",                   Routable(BodyShape::SglGenerate)),
+    (POST, "/v1/embeddings",              Routable(BodyShape::Embeddings)),
+    (POST, "/embeddings",                 Routable(BodyShape::Embeddings)),
+    (POST, "/pooling",                    Routable(BodyShape::Pooling)),
+    (POST, "/v1/pooling",                 Routable(BodyShape::Pooling)),
+    (POST, "/classify",                   Routable(BodyShape::Classify)),
+    (POST, "/v1/classify",                Routable(BodyShape::Classify)),
+    (POST, "/score",                      Routable(BodyShape::Score)),
+    (POST, "/v1/score",                   Routable(BodyShape::Score)),
+    (POST, "/rerank",                     Routable(BodyShape::Rerank)),
+    (POST, "/v1/rerank",                  Routable(BodyShape::Rerank)),
+    (POST, "/v2/rerank",                  Routable(BodyShape::Rerank)),
+
+    (POST, "/tokenize",                   PickOne),
+    (POST, "/detokenize",                 PickOne),
+    (GET,  "/tokenizer_info",             PickOne),
+    (POST, "/v1/messages/count_tokens",   PickOne),
+    (POST, "/v1/chat/completions/render", PickOne),
+    (POST, "/v1/completions/render",      PickOne),
+    (POST, "/v1/messages/render",         PickOne),
+    (POST, "/v1/responses/render",        PickOne),
+
+    (POST, "/reset_prefix_cache",         Control(EMPTIES)),
+    (POST, "/reset_mm_cache",             Control(READ)),
+    (POST, "/reset_encoder_cache",        Control(READ)),
+    (POST, "/release_kv_cache_memory",    Control(EMPTIES)),
+    (POST, "/sleep",                      Control(EMPTIES)),
+    (POST, "/wake_up",                    Control(READ)),
+    (GET,  "/is_sleeping",                Control(READ)),
+    (POST, "/pause",                      Control(EMPTIES)),
+    (POST, "/resume",                     Control(READ)),
+    (GET,  "/is_paused",                  Control(READ)),
+    (POST, "/collective_rpc",             Control(MODELS)),
+    (POST, "/init_weight_transfer_engine",     Control(READ)),
+    (POST, "/shutdown_weight_transfer_engine", Control(READ)),
+    (POST, "/start_weight_update",        Control(READ)),
+    (POST, "/start_draft_weight_update",  Control(READ)),
+    (POST, "/update_weights",             Control(EMPTIES)),
+    (POST, "/finish_weight_update",       Control(EMPTIES)),
+    (POST, "/update_weight_version",      Control(EMPTIES)),
+    (GET,  "/weight_info",                Control(READ)),
+    (GET,  "/weight_checker",             Control(READ)),
+    (GET,  "/get_world_size",             Control(READ)),
+    (GET,  "/server_info",                Control(READ)),
+    (POST, "/start_profile",              Control(READ)),
+    (POST, "/stop_profile",               Control(READ)),
+    (POST, "/abort_requests",             Control(READ)),
+    (POST, "/inference/v1/abort_requests", Control(READ)),
+    (POST, "/v1/load_lora_adapter",       Control(MODELS)),
+    (POST, "/v1/unload_lora_adapter",     Control(MODELS)),
+    (POST, "/scale_elastic_ep",           Control(ONE)),
+    (POST, "/is_scaling_elastic_ep",      Control(ONE)),
+    (POST, "/fault_tolerance/apply",      Control(ONE)),
+    (GET,  "/fault_tolerance/status",     Control(ONE)),
+    (GET,  "/kv_event_sources",           Control(READ)),
+    (GET,  "/load",                       Control(OPEN)),
+
+    (BOTH, "/health",                     Own(Page::Alive)),
+    (BOTH, "/ping",                       Own(Page::Alive)),
+    (GET,  "/liveness",                   Own(Page::Alive)),
+    (GET,  "/readiness",                  Own(Page::Ready)),
+    (GET,  "/v1/models",                  Own(Page::Models)),
+    (GET,  "/version",                    Own(Page::Version)),
+    (GET,  "/metrics",                    Admin),
+    (ANY,  "/workers",                    Admin),
+    (ANY,  "/workers/*",                  Admin),
+    (ANY,  "/admin/*",                    Admin),
+];
+
+/// Below these a newer vLLM may have paths that this table does not know.
+const FORWARDED: [(&str, &str); 4] =
+    [("/v1/", "/v1/*"), ("/v2/", "/v2/*"), ("/inference/", "/inference/*"), ("/cohere/", "/cohere/*")];
+
+static BY_PATH: LazyLock<HashMap<&'static str, usize>> =
+    LazyLock::new(|| TABLE.iter().enumerate().map(|(row, entry)| (entry.1, row)).collect());
+
+/// Names of all templates, by [`Route::id`].
+pub fn templates() -> impl ExactSizeIterator<Item = &'static str> {
+    (0..TABLE.len() + FORWARDED.len() + 1).map(|id| match TABLE.get(id) {
+        Some(entry) => entry.1,
+        None => FORWARDED.get(id - TABLE.len()).map_or("other", |forwarded| forwarded.1),
+    })
+}
+
+impl Route {
+    /// The row for a request. With `forward_unknown`, what is unknown below vLLM's own prefixes goes to any worker.
+    pub fn find(method: &Method, path: &str, forward_unknown: bool) -> Self {
+        let row = BY_PATH.get(path).copied().or_else(|| {
+            TABLE.iter().position(|entry| entry.1.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix)))
+        });
+        let known = row.map(|row| (row, &TABLE[row]));
+        if let Some((row, (methods, template, class))) = known
+            && (methods.is_empty() || methods.split(", ").any(|allowed| method == allowed))
+        {
+            return Self::new(*class, template, row);
+        }
+        let unknown = FORWARDED.iter().position(|(prefix, _)| path.starts_with(prefix));
+        match (unknown, known) {
+            (Some(at), _) if forward_unknown => Self::new(PickOne, FORWARDED[at].1, TABLE.len() + at),
+            (_, Some((row, (methods, template, _)))) => Self::new(Class::Refused(Refusal::Method(methods)), template, row),
+            (_, None) => Self::new(Class::Refused(Refusal::NotFound), "other", TABLE.len() + FORWARDED.len()),
+        }
+        .for_path(path)
+    }
+
+    fn new(class: Class, template: &'static str, id: usize) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the table has fewer than 65536 rows")]
+        let id = id as u16;
+        Self { class, template, dialect: Dialect::OpenAi, id }.for_path(template)
+    }
+
+    fn for_path(mut self, path: &str) -> Self {
+        if path.starts_with("/v1/messages") {
+            self.dialect = Dialect::Anthropic;
+        } else if path.starts_with("/v1/responses") {
+            self.dialect = Dialect::Responses;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(method: &str, path: &str) -> Route {
+        Route::find(&method.parse().unwrap(), path, true)
+    }
+
+    #[test]
+    fn each_row_is_found_by_its_own_method_and_path() {
+        for (row, (methods, path, class)) in TABLE.iter().enumerate() {
+            let method = methods.split(", ").next().filter(|m| !m.is_empty()).unwrap_or("DELETE");
+            let route = find(method, &path.replace('*', "x"));
+            assert_eq!((route.class, usize::from(route.id)), (*class, row), "{method} {path}");
+            assert_eq!(templates().nth(row), Some(route.template));
+        }
+    }
+
+    #[test]
+    fn paths_that_clients_invent_share_a_template() {
+        assert_eq!(find("POST", "/v1/new/thing").template, "/v1/*");
+        assert_eq!(find("GET", "/v1/chat/completions").class, PickOne);
+        assert_eq!(find("GET", "/etc/passwd").template, "other");
+        assert_eq!(find("GET", "/v1").class, Class::Refused(Refusal::NotFound));
+        assert_eq!(find("PUT", "/tokenize").class, Class::Refused(Refusal::Method(POST)));
+        let closed = Route::find(&Method::GET, "/v1/new/thing", false);
+        assert_eq!(closed.class, Class::Refused(Refusal::NotFound));
+    }
+
+    #[test]
+    fn nothing_that_changes_a_worker_is_open_to_everybody() {
+        for (methods, path, class) in TABLE {
+            if let Control(action) = class {
+                assert!(action.admin || *methods == GET, "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_speak_the_dialect_of_the_route() {
+        assert_eq!(find("POST", "/v1/messages").dialect, Dialect::Anthropic);
+        assert_eq!(find("POST", "/v1/messages/nothing").dialect, Dialect::Anthropic);
+        assert_eq!(find("GET", "/v1/responses/r1").dialect, Dialect::Responses);
+        assert_eq!(find("POST", "/v1/completions").dialect, Dialect::OpenAi);
+    }
+}

@@ -1,0 +1,213 @@
+//! The life of one request, top to bottom. Each step is a stage with a file of its own; this one only puts them in
+//! order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use forebay_workers::{Pool, PoolError, Reader, World, Writer};
+use http::request::Parts;
+use http::{HeaderValue, Request, Response, header};
+use hyper::body::Incoming;
+
+use crate::authority;
+use crate::classify::{self, Asked, Classifier};
+use crate::failure::Failure;
+use crate::fanout::Order;
+use crate::forward::{Forward, Forwarded};
+use crate::headers::{self, REQUEST_ID, Written};
+use crate::metrics::{Record, RouterMetrics};
+use crate::outcome::Outcome;
+use crate::own;
+use crate::relay::{Relay, ResponseBody};
+use crate::route::{Action, Class, Refusal, Route};
+use crate::settings::RouterSettings;
+use crate::shard::Shard;
+
+/// Takes requests to workers.
+pub struct Router {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+    pub(crate) settings: RouterSettings,
+    pub(crate) metrics: Arc<RouterMetrics>,
+}
+
+/// A request whose route is known.
+struct Call {
+    peer: SocketAddr,
+    route: Route,
+    parts: Parts,
+    /// The epoch it was admitted in: it lives by this one to its end.
+    world: Arc<World>,
+    /// Its id, if it came without one.
+    made_id: Option<HeaderValue>,
+    record: Record,
+}
+
+impl Router {
+    /// A router over this fleet.
+    pub fn new(reader: Reader, writer: Writer, settings: RouterSettings, metrics: RouterMetrics) -> Self {
+        Self { reader, writer, settings, metrics: Arc::new(metrics) }
+    }
+
+    /// What a request is.
+    pub fn route<B>(&self, request: &Request<B>) -> Route {
+        Route::find(request.method(), request.uri().path(), self.settings.forward_unknown)
+    }
+
+    /// Whether a request has the admin right.
+    pub fn is_admin<B>(&self, peer: SocketAddr, request: &Request<B>) -> bool {
+        authority::is_admin(self.settings.admin_api_key.as_ref(), peer, request.uri(), request.headers())
+    }
+
+    /// Serves a request: admit → classify → pick pool → select → forward → relay → outcome.
+    ///
+    /// Dropping the future closes the worker's connection, lowers the load and counts the request, in this order.
+    pub async fn serve(
+        self: &Arc<Self>,
+        shard: &Arc<Shard>,
+        peer: SocketAddr,
+        route: Route,
+        request: Request<Incoming>,
+    ) -> Response<ResponseBody> {
+        let (mut parts, body) = request.into_parts();
+        let record = Record::begin(&self.metrics, &route);
+        for label in headers::strip(&mut parts.headers, self.settings.trust_client_internals) {
+            self.metrics.note_stripped(label);
+        }
+        let (id, made_id) = self.identify(shard, &parts);
+        let world = self.reader.world();
+        let call = Call { peer, route, parts, world, made_id, record };
+        let mut response = match route.class {
+            Class::Routable(_) | Class::PickOne => self.forward(shard, call, body).await,
+            Class::Control(action) => self.control(shard, call, body, action).await,
+            Class::Own(page) => call.answered(Ok(own::answer(page, &self.reader.world()))),
+            Class::Refused(Refusal::Method(allowed)) => call.answered(Err(Failure::Method(allowed))),
+            Class::Refused(Refusal::NotFound) | Class::Admin => call.answered(Err(Failure::NotFound)),
+        };
+        response.headers_mut().insert(REQUEST_ID, id);
+        response
+    }
+
+    /// One request to one worker. (A prefill/decode pair will take its own way from the pool on.)
+    async fn forward(&self, shard: &Arc<Shard>, mut call: Call, body: Incoming) -> Response<ResponseBody> {
+        let asked = match self.classify(&call, body).await {
+            Ok(asked) => asked,
+            Err(failure) => return call.answered(Err(failure)),
+        };
+        let pool = match pick_pool(&call.world, call.route.class, &asked) {
+            Ok(pool) => pool,
+            Err(failure) => return call.answered(Err(failure)),
+        };
+        call.record.pool(&call.route, pool);
+        let bodiless = asked.body.is_empty() && !call.parts.headers.contains_key(header::CONTENT_LENGTH);
+        let length = (!bodiless).then_some(asked.body.len());
+        let head = Written { parts: &call.parts, made_id: call.made_id.as_ref(), length, authorization: None };
+        let forward = Forward { shard, settings: &self.settings, metrics: &self.metrics, head: &head };
+        match forward.to_any_of(pool, &asked).await {
+            Ok(forwarded) => call.relayed(forwarded),
+            Err(failure) => call.answered(Err(failure)),
+        }
+    }
+
+    /// Reads the body, and what it asks for.
+    async fn classify(&self, call: &Call, body: Incoming) -> Result<Asked, Failure> {
+        let body = classify::read_body(body, self.settings.max_payload_bytes).await?;
+        let classifier = Classifier {
+            settings: &self.settings,
+            metrics: &self.metrics,
+            policy: call.world.all().policy().kind(),
+            peer: call.peer,
+            parts: &call.parts,
+        };
+        match call.route.class {
+            Class::Routable(shape) => classifier.prompt(shape, &body),
+            _ => classifier.opaque(&body),
+        }
+    }
+
+    /// A request that concerns whole workers.
+    async fn control(
+        self: &Arc<Self>,
+        shard: &Arc<Shard>,
+        call: Call,
+        body: Incoming,
+        action: Action,
+    ) -> Response<ResponseBody> {
+        let Call { peer, route, parts, world, made_id, mut record } = call;
+        let key = self.settings.admin_api_key.as_ref();
+        let answered = if action.admin && !authority::is_admin(key, peer, &parts.uri, &parts.headers) {
+            Err(Failure::Forbidden)
+        } else {
+            match classify::read_body(body, self.settings.max_payload_bytes).await {
+                Ok(body) => {
+                    let (router, shard) = (Arc::clone(self), Arc::clone(shard));
+                    Order { router, shard, parts, made_id, body, action }.carry_out(&world).await
+                }
+                Err(failure) => Err(failure),
+            }
+        };
+        record.answered(answered, &route)
+    }
+
+    /// The request's id, and whether workers have to be told it.
+    fn identify(&self, shard: &Shard, parts: &Parts) -> (HeaderValue, Option<HeaderValue>) {
+        if let Some(id) = parts.headers.get(REQUEST_ID) {
+            return (id.clone(), None);
+        }
+        let given = self.settings.request_id_headers.iter().find_map(|name| parts.headers.get(name));
+        let id = given.cloned().unwrap_or_else(|| shard.fresh_id());
+        (id.clone(), Some(id))
+    }
+}
+
+impl Call {
+    fn answered(mut self, answer: Result<Response<ResponseBody>, Failure>) -> Response<ResponseBody> {
+        self.record.answered(answer, &self.route)
+    }
+
+    /// The worker's answer, on its way to the client.
+    fn relayed(self, forwarded: Forwarded) -> Response<ResponseBody> {
+        let Forwarded { answer, guard } = forwarded;
+        let mut record = self.record;
+        let streamed = answer.headers.get(header::CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+        record.status(answer.status, streamed);
+        let relay = Relay::new(answer.body, guard, record, Outcome::of_status(answer.status));
+        let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
+        *response.status_mut() = answer.status;
+        *response.headers_mut() = answer.headers;
+        response
+    }
+}
+
+impl Record {
+    /// The router answers by itself.
+    fn answered(&mut self, answer: Result<Response<ResponseBody>, Failure>, route: &Route) -> Response<ResponseBody> {
+        let response = match answer {
+            Ok(response) => {
+                self.outcome = Outcome::Own;
+                response
+            }
+            Err(failure) => {
+                self.outcome = failure.outcome();
+                failure.response(route.dialect)
+            }
+        };
+        self.status(response.status(), false);
+        response
+    }
+}
+
+/// The pool that serves what is asked for. A body that could not name a model may go anywhere.
+fn pick_pool<'w>(world: &'w World, class: Class, asked: &Asked) -> Result<&'w Arc<Pool>, Failure> {
+    if class == Class::PickOne && !asked.is_object {
+        return Ok(world.all());
+    }
+    world.pool(asked.model.as_deref()).map_err(|error| match error {
+        PoolError::UnknownModel => Failure::UnknownModel(asked.model.clone().unwrap_or_default()),
+        PoolError::ModelNeeded => Failure::ModelNeeded,
+        PoolError::NothingKnown => {
+            let pool_size = world.workers().len() as u64;
+            Failure::PoolExhausted { retries: 0, pool_size, unhealthy: pool_size }
+        }
+    })
+}

@@ -1,0 +1,84 @@
+//! The knobs of the request path.
+
+use std::time::Duration;
+
+use forebay_policy::HashKeyKind;
+use http::HeaderName;
+
+/// Knobs of the request path.
+#[derive(Debug, Clone)]
+pub struct RouterSettings {
+    /// Largest request body, in bytes.
+    pub max_payload_bytes: usize,
+    /// Longest wait for a connection to a worker.
+    pub connect_timeout: Duration,
+    /// Sources of the hash key, in order.
+    pub hash_key: Vec<HashKeyKind>,
+    /// Whether `X-Forwarded-For` tells who the client is.
+    pub trust_forwarded: bool,
+    /// Whether clients may send what steers an engine.
+    pub trust_client_internals: bool,
+    /// Whether unknown paths below vLLM's prefixes go to any worker.
+    pub forward_unknown: bool,
+    /// Headers that give the request id, the first that is there.
+    pub request_id_headers: Vec<HeaderName>,
+    /// Key that the router shows to workers when it acts on its own.
+    pub api_key: Option<Secret>,
+    /// Key that gives the admin right.
+    pub admin_api_key: Option<Secret>,
+}
+
+/// A text that never shows in logs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps it.
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text itself.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Default for RouterSettings {
+    fn default() -> Self {
+        Self {
+            max_payload_bytes: 512 * 1024 * 1024,
+            connect_timeout: Duration::from_secs(10),
+            hash_key: HASH_SOURCES.map(|(_, kind)| kind).to_vec(),
+            trust_forwarded: false,
+            trust_client_internals: false,
+            forward_unknown: true,
+            request_id_headers: ["x-request-id", "x-correlation-id", "x-trace-id", "request-id"]
+                .map(HeaderName::from_static)
+                .to_vec(),
+            api_key: None,
+            admin_api_key: None,
+        }
+    }
+}
+
+/// Sources of the hash key by name, in the default order.
+pub const HASH_SOURCES: [(&str, HashKeyKind); 6] = [
+    ("x-session-id", HashKeyKind::SessionHeader),
+    ("x-user-id", HashKeyKind::UserHeader),
+    ("body", HashKeyKind::Body),
+    ("authorization", HashKeyKind::Authorization),
+    ("client-ip", HashKeyKind::ClientIp),
+    ("body-hash", HashKeyKind::BodyHash),
+];
+
+/// The source of this name.
+pub fn hash_source(name: &str) -> Option<HashKeyKind> {
+    HASH_SOURCES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
+}

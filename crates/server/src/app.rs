@@ -1,0 +1,280 @@
+//! The application: listeners, threads and tasks put together. Tests start it in process, as `main` does.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use forebay_discovery::probe::Probe;
+use forebay_discovery::{ProbeSettings, watch_all};
+use forebay_router::{Router, RouterMetrics, Shard};
+use forebay_workers::{Auditor, FleetCollector, Reader, World, Writer, registry};
+use prometheus::{IntCounter, Registry};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::{self, Admin};
+use crate::data::{self, DataThread, Stop};
+use crate::door::{Door, Side};
+use crate::settings::{Listen, Settings};
+use crate::startup::StartupError;
+
+/// Connections the kernel keeps for a listener until they are accepted.
+const LISTEN_BACKLOG: i32 = 4096;
+
+/// The running application. Dropping it stops it at once.
+pub struct App {
+    address: SocketAddr,
+    admin_address: SocketAddr,
+    reader: Reader,
+    stop: Stop,
+    control: Option<JoinHandle<()>>,
+}
+
+impl App {
+    /// Binds both listeners and starts all threads. When this returns, sockets accept.
+    pub fn start(settings: &Settings) -> Result<Self, StartupError> {
+        let listener = listen("--port", settings.listen)?;
+        let admin_listener = listen("--prometheus-port", settings.admin)?;
+        let (address, admin_address) = (local(&listener)?, local(&admin_listener)?);
+        let (reader, writer) = registry(settings.policy.clone(), settings.seed, settings.health.clone());
+        let auditor = Arc::new(Auditor::default());
+        let metrics = Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;
+        let router = Router::new(reader.clone(), writer.clone(), settings.router.clone(), metrics.router);
+        let admin = Admin { reader: reader.clone(), writer: writer.clone(), registry: metrics.registry, resets: metrics.resets };
+        let control = Control {
+            admin: admin::api(admin),
+            router: Arc::new(router),
+            probe: probe(settings, &reader, &writer),
+            auditor,
+            stop: Stop::default(),
+        };
+        let stop = control.stop.clone();
+        let threads = control.data_threads(settings.threads).map_err(|e| StartupError::Internal(e.to_string()))?;
+        let urls = settings.worker_urls.clone();
+        let control = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || control.run(listener, admin_listener, threads, &urls))
+            .map_err(|e| StartupError::Internal(e.to_string()))?;
+        Ok(Self { address, admin_address, reader, stop, control: Some(control) })
+    }
+
+    /// Where clients connect.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Where the admin API and the metrics are.
+    pub fn admin_url(&self) -> String {
+        format!("http://{}", self.admin_address)
+    }
+
+    /// What is known of the fleet.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// Resolves when a worker can be chosen, to the number of those that can.
+    pub async fn wait_ready(&self) -> usize {
+        let world = self.reader.wait_for(World::ready).await;
+        world.workers().iter().filter(|worker| worker.eligible()).count()
+    }
+
+    /// Stops accepting and lets answers end. Resolves when all have.
+    pub async fn shutdown(mut self) {
+        self.stop.drain.cancel();
+        if let Some(control) = self.control.take() {
+            // The thread ends when the last answer has; joining it must not block this runtime.
+            let joined = tokio::task::spawn_blocking(move || control.join().is_err()).await;
+            if joined.unwrap_or(true) {
+                tracing::error!("the control thread panicked");
+            }
+        }
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        self.stop.drain.cancel();
+        self.stop.now.cancel();
+        if let Some(control) = self.control.take() {
+            let _ended = control.join();
+        }
+    }
+}
+
+/// The families that are registered once.
+struct Metrics {
+    registry: Registry,
+    router: RouterMetrics,
+    resets: IntCounter,
+}
+
+impl Metrics {
+    fn register(reader: &Reader, auditor: &Arc<Auditor>) -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let router = RouterMetrics::new(&registry)?;
+        let resets = IntCounter::new("forebay_reset_total", "Times a new trial was begun by a reset.")?;
+        registry.register(Box::new(resets.clone()))?;
+        registry.register(Box::new(FleetCollector::new(reader.clone(), Arc::clone(auditor))))?;
+        Ok(Self { registry, router, resets })
+    }
+}
+
+/// Everything that is not a data thread runs on one thread: accepting, probes, the admin listener, audits.
+struct Control {
+    admin: axum::Router,
+    router: Arc<Router>,
+    probe: Probe,
+    auditor: Arc<Auditor>,
+    stop: Stop,
+}
+
+impl Control {
+    fn data_threads(&self, count: usize) -> io::Result<Vec<DataThread>> {
+        let nonce = entropy();
+        (0..count.max(1))
+            .map(|number| DataThread::start(number, self.door(Side::Data, nonce + number as u64), self.stop.clone()))
+            .collect()
+    }
+
+    fn door(&self, side: Side, nonce: u64) -> Door {
+        let shard = Arc::new(Shard::new(nonce));
+        Door { side, router: Arc::clone(&self.router), shard, admin: self.admin.clone() }
+    }
+
+    fn run(
+        self,
+        listener: TcpListener,
+        admin_listener: TcpListener,
+        threads: Vec<DataThread>,
+        urls: &[forebay_workers::WorkerUrl],
+    ) {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return tracing::error!(%error, "the control thread has no runtime"),
+        };
+        let threads = Arc::new(threads);
+        runtime.block_on(async {
+            let tasks = TaskTracker::new();
+            watch_all(&self.probe, urls, &tasks);
+            let door = Arc::new(self.door(Side::Admin, entropy()));
+            tokio::join!(
+                accept_data(listener, &threads, &self.stop.drain),
+                accept_admin(admin_listener, &door, &self.stop.drain, &tasks),
+                self.audit(),
+            );
+            self.probe.stop.cancel();
+            tasks.close();
+            tokio::select! {
+                () = tasks.wait() => {}
+                () = self.stop.now.cancelled() => {}
+            }
+        });
+        if let Some(threads) = Arc::into_inner(threads) {
+            threads.into_iter().for_each(DataThread::join);
+        }
+    }
+
+    /// Looks once a second whether any load has drifted.
+    async fn audit(&self) {
+        let mut every_second = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                _ = every_second.tick() => {}
+                () = self.stop.drain.cancelled() => return,
+            }
+            for found in self.auditor.audit(&self.probe.reader.world()) {
+                tracing::error!(counter = "in_flight", found, "an invariant is broken");
+            }
+        }
+    }
+}
+
+fn probe(settings: &Settings, reader: &Reader, writer: &Writer) -> Probe {
+    let settings = ProbeSettings {
+        health: settings.health.clone(),
+        startup_interval: settings.startup_check_interval,
+        model_refresh: settings.model_refresh,
+        api_key: settings.router.api_key.as_ref().map(|key| key.expose().to_owned()),
+    };
+    Probe {
+        reader: reader.clone(),
+        writer: writer.clone(),
+        settings: Arc::new(settings),
+        stop: CancellationToken::new(),
+    }
+}
+
+/// Gives each connection to the data thread that has the fewest.
+async fn accept_data(listener: TcpListener, threads: &Arc<Vec<DataThread>>, drain: &CancellationToken) {
+    let each = async |stream, peer| {
+        if let Some(thread) = threads.iter().min_by_key(|thread| thread.open()) {
+            thread.take(stream, peer).await;
+        }
+    };
+    accept(listener, drain, each).await;
+}
+
+async fn accept_admin(listener: TcpListener, door: &Arc<Door>, drain: &CancellationToken, tasks: &TaskTracker) {
+    let each = async |stream, peer| {
+        let (door, drain) = (Arc::clone(door), drain.clone());
+        tasks.spawn(async move { data::connection(stream, peer, &door, &drain).await });
+    };
+    accept(listener, drain, each).await;
+}
+
+/// Accepts until told to stop. Being out of descriptors is a state that passes: it waits and goes on.
+async fn accept(
+    listener: TcpListener,
+    drain: &CancellationToken,
+    mut each: impl AsyncFnMut(std::net::TcpStream, SocketAddr),
+) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "the listener cannot be used"),
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = drain.cancelled() => return,
+        };
+        match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
+            Ok((stream, peer)) => each(stream, peer).await,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+fn listen(flag: &'static str, at: Listen) -> Result<TcpListener, StartupError> {
+    let addr = SocketAddr::new(at.host, at.port);
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => StartupError::PortInUse { flag, addr },
+        _ => StartupError::FlagInvalid(format!("{flag}: cannot listen on {addr}: {error}")),
+    };
+    let open = || -> io::Result<TcpListener> {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
+        // Not SO_REUSEPORT: a second start on the same port has to fail.
+        socket.set_reuse_address(true)?;
+        socket.bind(&addr.into())?;
+        socket.listen(LISTEN_BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    open().map_err(failed)
+}
+
+fn local(listener: &TcpListener) -> Result<SocketAddr, StartupError> {
+    listener.local_addr().map_err(|e| StartupError::Internal(e.to_string()))
+}
+
+/// A number that differs between processes.
+fn entropy() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,156 @@
+//! Data threads: each has a runtime, connections and idle upstream connections of its own, so that a request never
+//! leaves the thread on which its client connected.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::door::Door;
+
+/// Bytes that hyper buffers for a connection in either direction. Bounds what a client costs that does not read, and
+/// the size of a request's head.
+const BUFFER: usize = 128 * 1024;
+
+/// Longest wait for the head of a request, the first one and those on a connection that is kept alive.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Connections that may wait for a data thread to take them.
+const BACKLOG: usize = 1024;
+
+/// The acceptor's end of a data thread.
+pub(crate) struct DataThread {
+    connections: mpsc::Sender<(TcpStream, SocketAddr)>,
+    open: Arc<AtomicUsize>,
+    thread: JoinHandle<()>,
+}
+
+/// Tells data threads to end.
+#[derive(Clone, Default)]
+pub(crate) struct Stop {
+    /// Answers under way go on, idle connections close, no new request is read.
+    pub drain: CancellationToken,
+    /// Everything ends now.
+    pub now: CancellationToken,
+}
+
+impl DataThread {
+    /// Starts the thread.
+    pub(crate) fn start(number: usize, door: Door, stop: Stop) -> io::Result<Self> {
+        let (connections, incoming) = mpsc::channel(BACKLOG);
+        let open = Arc::new(AtomicUsize::new(0));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let count = Arc::clone(&open);
+        let run = move || runtime.block_on(serve(door, incoming, count, stop));
+        let thread = std::thread::Builder::new().name(format!("data-{number}")).spawn(run)?;
+        Ok(Self { connections, open, thread })
+    }
+
+    /// Connections that are open on it.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Gives it a connection.
+    pub(crate) async fn take(&self, stream: TcpStream, peer: SocketAddr) {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        if self.connections.send((stream, peer)).await.is_err() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn join(self) {
+        drop(self.connections);
+        if self.thread.join().is_err() {
+            tracing::error!("a data thread panicked");
+        }
+    }
+}
+
+async fn serve(
+    door: Door,
+    mut incoming: mpsc::Receiver<(TcpStream, SocketAddr)>,
+    open: Arc<AtomicUsize>,
+    stop: Stop,
+) {
+    let door = Arc::new(door);
+    let tasks = TaskTracker::new();
+    // Children, so that connections of different threads do not meet in one lock.
+    let drain = stop.drain.child_token();
+    let mut every_second = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            accepted = incoming.recv() => match accepted {
+                Some((stream, peer)) => {
+                    let counted = Counted(Arc::clone(&open));
+                    let (door, drain) = (Arc::clone(&door), drain.clone());
+                    tasks.spawn(async move {
+                        connection(stream, peer, &door, &drain).await;
+                        drop(counted);
+                    });
+                }
+                None => break,
+            },
+            _ = every_second.tick() => door.shard.sweep(),
+            () = drain.cancelled() => break,
+        }
+    }
+    tasks.close();
+    tokio::select! {
+        () = tasks.wait() => {}
+        () = stop.now.cancelled() => {}
+    }
+}
+
+/// One more open connection, for as long as this lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Serves a connection to its end. Its errors concern its client only, who has seen them.
+pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<Door>, drain: &CancellationToken) {
+    let Ok(stream) = adopt(stream) else { return };
+    let service = service_fn(|request| {
+        let door = Arc::clone(door);
+        async move { Ok::<_, Infallible>(door.enter(peer, request).await) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut serving = pin!(serving);
+    let ended = tokio::select! {
+        biased;
+        ended = serving.as_mut() => ended,
+        () = drain.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "connection ended");
+    }
+}
+
+fn adopt(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    tokio::net::TcpStream::from_std(stream)
+}

@@ -1,0 +1,131 @@
+//! Every flag and every key of the config file, once: its name, its place in the help and what it means. Reads none.
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::given::Given;
+
+/// What can be said on the command line (`--key value`) and in the config file (`key: value`). `None` is the default.
+#[derive(Args, Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Flags {
+    /// Address of the interface that clients connect to; 0.0.0.0 is all of them [default: 127.0.0.1]
+    #[arg(long, value_name = "IP", help_heading = "Listener")]
+    pub host: Option<Given>,
+    /// TCP port that clients connect to; 0 takes a free one [default: 30000]
+    #[arg(long, value_name = "PORT", help_heading = "Listener")]
+    pub port: Option<Given>,
+    /// Address of the interface for the admin API and the metrics [default: 127.0.0.1]
+    #[arg(long, value_name = "IP", help_heading = "Listener", visible_alias = "prometheus-host")]
+    #[serde(alias = "prometheus-host")]
+    pub admin_host: Option<Given>,
+    /// TCP port for the admin API and the metrics; 0 takes a free one [default: 29000]
+    #[arg(long, value_name = "PORT", help_heading = "Listener", visible_alias = "prometheus-port")]
+    #[serde(alias = "prometheus-port")]
+    pub admin_port: Option<Given>,
+    /// Threads that serve clients, from 1 to 1024 [default: one per core, at most 4]
+    #[arg(long, value_name = "N", help_heading = "Listener")]
+    pub threads: Option<Given>,
+    /// Largest request body, in bytes; a larger one is answered with 413 [default: 536870912]
+    #[arg(long, value_name = "BYTES", help_heading = "Listener")]
+    pub max_payload_size: Option<Given>,
+    /// Request headers that give the request id, the first that is there
+    /// [default: x-request-id x-correlation-id x-trace-id request-id]
+    #[arg(long, value_name = "NAME", help_heading = "Listener", num_args = 0..)]
+    pub request_id_headers: Option<Vec<Given>>,
+    /// Forward paths that no route is known for to any worker; otherwise they are answered with 404
+    /// [default: true]
+    #[arg(long, value_name = "BOOL", help_heading = "Listener")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub forward_unknown: Option<Given>,
+
+    /// Workers known from the start: http://HOST:PORT[/PREFIX], each once [default: none]
+    #[arg(long, value_name = "URL", help_heading = "Workers", num_args = 0..)]
+    pub worker_urls: Option<Vec<Given>>,
+    /// Seconds the start waits for the first ready worker before it fails; fractions allowed [default: 600]
+    #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
+    pub worker_startup_timeout_secs: Option<Given>,
+    /// Longest time between two probes of a worker that has never been ready, in seconds; fractions allowed
+    /// [default: 30]
+    #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
+    pub worker_startup_check_interval: Option<Given>,
+    /// Time between two readings of a worker's model list, in seconds; fractions allowed [default: 30]
+    #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
+    pub model_refresh_interval_secs: Option<Given>,
+    /// Longest wait for a connection to a worker, in seconds; fractions allowed [default: 10]
+    #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
+    pub connect_timeout_secs: Option<Given>,
+
+    /// How a worker is chosen: cache_aware, power_of_two, consistent_hash, round_robin or random
+    /// [default: cache_aware]
+    #[arg(long, value_name = "NAME", help_heading = "Policy")]
+    pub policy: Option<Given>,
+    /// What the policies' randomness starts from, from 0 to 18446744073709551615; the same seed gives the same
+    /// choices [default: drawn at the start]
+    #[arg(long, value_name = "N", help_heading = "Policy")]
+    pub seed: Option<Given>,
+    /// cache_aware: share of the prompt, from 0 to 1, that a worker must have seen, strictly more, to attract
+    /// the request [default: 0.3]
+    #[arg(long, value_name = "SHARE", help_heading = "Policy")]
+    pub cache_threshold: Option<Given>,
+    /// cache_aware: a worker is passed over if it has more than this many requests in flight above the least
+    /// loaded one, and the relative threshold is exceeded as well [default: 64]
+    #[arg(long, value_name = "REQUESTS", help_heading = "Policy")]
+    pub balance_abs_threshold: Option<Given>,
+    /// cache_aware: a worker is passed over if its load is more than this multiple of the least loaded one's,
+    /// at least 1, and the absolute threshold is exceeded as well [default: 1.5]
+    #[arg(long, value_name = "FACTOR", help_heading = "Policy")]
+    pub balance_rel_threshold: Option<Given>,
+    /// cache_aware: bound on the memory of one prefix tree (one model, all workers), in bytes, at least 1048576
+    /// [default: 33554432]
+    #[arg(long, value_name = "BYTES", help_heading = "Policy")]
+    pub max_tree_size: Option<Given>,
+    /// cache_aware: seconds after which an unused prefix is dropped; 0 keeps it until the room is needed
+    /// [default: 120]
+    #[arg(long, value_name = "SECONDS", help_heading = "Policy")]
+    pub eviction_interval_secs: Option<Given>,
+    /// consistent_hash: where the key of a request is looked for, in this order, separated by commas
+    /// [default: x-session-id,x-user-id,body,authorization,client-ip,body-hash]
+    #[arg(long, value_name = "SOURCES", help_heading = "Policy", value_delimiter = ',')]
+    pub hash_key: Option<Vec<Given>>,
+
+    /// Path of a worker that is probed [default: /health]
+    #[arg(long, value_name = "PATH", help_heading = "Health")]
+    pub health_check_endpoint: Option<Given>,
+    /// Time between two probes of one worker, in whole seconds [default: 5]
+    #[arg(long, value_name = "SECONDS", help_heading = "Health")]
+    pub health_check_interval_secs: Option<Given>,
+    /// Time after which a probe counts as failed, in whole seconds [default: 5]
+    #[arg(long, value_name = "SECONDS", help_heading = "Health")]
+    pub health_check_timeout_secs: Option<Given>,
+    /// Failed probes in a row after which a worker leaves rotation [default: 3]
+    #[arg(long, value_name = "N", help_heading = "Health")]
+    pub health_failure_threshold: Option<Given>,
+    /// Good probes in a row after which it returns [default: 2]
+    #[arg(long, value_name = "N", help_heading = "Health")]
+    pub health_success_threshold: Option<Given>,
+
+    /// Key shown to workers when forebay itself asks them. A command line is visible to other users: prefer the
+    /// environment variable FOREBAY_API_KEY or the config file [default: none]
+    #[arg(long, value_name = "KEY", help_heading = "Security")]
+    pub api_key: Option<Given>,
+    /// Key that gives the admin right. Prefer FOREBAY_ADMIN_API_KEY or the config file, as above [default: none]
+    #[arg(long, value_name = "KEY", help_heading = "Security")]
+    pub admin_api_key: Option<Given>,
+    /// Believe X-Forwarded-For about who the client is; only behind a proxy that sets it [default: false]
+    #[arg(long, value_name = "BOOL", help_heading = "Security")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub trust_forwarded: Option<Given>,
+    /// Let clients send the headers and fields that steer an engine [default: false]
+    #[arg(long, value_name = "BOOL", help_heading = "Security")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub trust_client_internals: Option<Given>,
+
+    /// Least severe level that is logged: error, warn (or warning, critical is error), info, debug or trace
+    /// [default: info]
+    #[arg(long, value_name = "LEVEL", help_heading = "Logging")]
+    pub log_level: Option<Given>,
+    /// How a log line looks: text or json [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
+    pub log_format: Option<Given>,
+}

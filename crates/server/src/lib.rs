@@ -1,0 +1,29 @@
+//! The application: command line, configuration, listeners, admin API. The only crate that knows of all the others.
+//!
+//! Reading order:
+//! - [`command`], [`flags`], [`given`], [`config`], [`resolve`]: from what was typed and written to [`settings`].
+//! - [`run`]: from settings to the end of the process.
+//! - [`app`]: listeners, threads and tasks put together; [`data`]: the data threads; [`door`]: where requests come in.
+//! - [`admin`]: resets, the list of workers, metrics.
+//! - [`startup`], [`events`], [`log`], [`signals`]: how the process speaks and is spoken to.
+//! - [`demo`], [`simulate`]: simulated workers, with the router in front and alone.
+
+pub mod admin;
+pub mod app;
+pub mod command;
+pub mod config;
+pub mod data;
+pub mod demo;
+pub mod door;
+pub mod events;
+pub mod flags;
+pub mod given;
+pub mod log;
+pub mod resolve;
+pub mod run;
+pub mod settings;
+pub mod signals;
+pub mod simulate;
+pub mod startup;
+
+pub use app::App;

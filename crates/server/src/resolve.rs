@@ -1,0 +1,294 @@
+//! Flags in, settings out: reads every value, checks its range and says what is allowed. The only place that does.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use forebay_policy::{CacheAwareSettings, HashKeyKind, MIN_TREE_BYTES, PolicyKind, PolicySettings};
+use forebay_router::{RouterSettings, Secret, hash_source};
+use forebay_workers::{HealthSettings, WorkerUrl};
+use http::HeaderName;
+
+use crate::flags::Flags;
+use crate::given::{Given, Rejected};
+use crate::settings::{Listen, LogFormat, LogLevel, LogSettings, Settings};
+
+/// What a value must look like.
+pub(crate) struct Rule<T> {
+    /// Completes "… is not"; names the unit.
+    allowed: &'static str,
+    read: fn(&str) -> Option<T>,
+}
+
+const IP: Rule<IpAddr> =
+    Rule { allowed: "an IP address such as 127.0.0.1 or ::1", read: |text| text.parse().ok() };
+/// A TCP port; 0 takes a free one.
+pub(crate) const PORT: Rule<u16> = Rule { allowed: "a port number from 0 to 65535", read: |text| text.parse().ok() };
+const BOOL: Rule<bool> = Rule { allowed: "true or false", read: |text| text.parse().ok() };
+/// How many simulated workers.
+pub(crate) const WORKERS: Rule<u16> = Rule {
+    allowed: "a number of workers from 1 to 64",
+    read: |text| text.parse().ok().filter(|count| (1..=64).contains(count)),
+};
+const THREADS: Rule<usize> = Rule {
+    allowed: "a number of threads from 1 to 1024",
+    read: |text| text.parse().ok().filter(|count| (1..=1024).contains(count)),
+};
+const BYTES: Rule<usize> = Rule {
+    allowed: "a number of bytes; at least 1",
+    read: |text| text.parse().ok().filter(|&bytes| bytes > 0),
+};
+const TREE_BYTES: Rule<u64> = Rule {
+    allowed: "a usable number of bytes; at least 1048576 (1 MiB)",
+    read: |text| text.parse().ok().filter(|&bytes| bytes >= MIN_TREE_BYTES),
+};
+const DURATION: Rule<Duration> = Rule {
+    allowed: "a number of seconds from 0.001 to 31536000 (a year)",
+    read: |text| {
+        let seconds = text.parse().ok().filter(|seconds| (0.001..=31_536_000.0).contains(seconds))?;
+        Duration::try_from_secs_f64(seconds).ok()
+    },
+};
+const SECONDS: Rule<u64> = Rule {
+    allowed: "a whole number of seconds from 1 to 31536000 (a year)",
+    read: |text| text.parse().ok().filter(|seconds| (1..=31_536_000).contains(seconds)),
+};
+const SECONDS_OR_NEVER: Rule<u64> = Rule {
+    allowed: "a whole number of seconds from 0 (never) to 31536000 (a year)",
+    read: |text| text.parse().ok().filter(|&seconds| seconds <= 31_536_000),
+};
+const POLICY: Rule<PolicyKind> = Rule {
+    allowed: "cache_aware, power_of_two, consistent_hash, round_robin or random",
+    read: |text| text.parse().ok(),
+};
+const SEED: Rule<u64> =
+    Rule { allowed: "a whole number from 0 to 18446744073709551615", read: |text| text.parse().ok() };
+const SHARE: Rule<f64> = Rule {
+    allowed: "a share from 0 to 1",
+    read: |text| text.parse().ok().filter(|share| (0.0..=1.0).contains(share)),
+};
+const FACTOR: Rule<f64> = Rule {
+    allowed: "a finite factor of at least 1",
+    read: |text| text.parse().ok().filter(|factor: &f64| *factor >= 1.0 && factor.is_finite()),
+};
+const REQUESTS: Rule<u32> =
+    Rule { allowed: "a number of requests from 0 to 4294967295", read: |text| text.parse().ok() };
+const PROBES: Rule<u32> = Rule {
+    allowed: "a number of probes from 1 to 4294967295",
+    read: |text| text.parse().ok().filter(|&count| count > 0),
+};
+const PATH: Rule<String> = Rule {
+    allowed: "a path that starts with / and has no spaces, as /health",
+    read: |text| {
+        let fits = text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic() && b != b'#');
+        fits.then(|| text.to_owned())
+    },
+};
+const HEADER: Rule<HeaderName> =
+    Rule { allowed: "the name of a header", read: |text| HeaderName::from_bytes(text.as_bytes()).ok() };
+const HASH_SOURCE: Rule<HashKeyKind> = Rule {
+    allowed: "one of x-session-id, x-user-id, body, authorization, client-ip, body-hash",
+    read: hash_source,
+};
+const LOG_LEVEL: Rule<LogLevel> = Rule { allowed: "error, warn, info, debug or trace", read: log_level };
+const LOG_FORMAT: Rule<LogFormat> = Rule {
+    allowed: "text or json",
+    read: |text| match text {
+        "text" => Some(LogFormat::Text),
+        "json" => Some(LogFormat::Json),
+        _ => None,
+    },
+};
+
+/// The settings that `flags` stand for; what is not given has its default. Draws the seed if none is given.
+///
+/// # Errors
+/// The first value that cannot be used.
+// Taken apart without `..`: a flag that nobody applies does not compile.
+pub fn settings(
+    Flags {
+        host,
+        port,
+        admin_host,
+        admin_port,
+        threads,
+        max_payload_size,
+        request_id_headers,
+        forward_unknown,
+        worker_urls,
+        worker_startup_timeout_secs,
+        worker_startup_check_interval,
+        model_refresh_interval_secs,
+        connect_timeout_secs,
+        policy,
+        seed,
+        cache_threshold,
+        balance_abs_threshold,
+        balance_rel_threshold,
+        max_tree_size,
+        eviction_interval_secs,
+        hash_key,
+        health_check_endpoint,
+        health_check_interval_secs,
+        health_check_timeout_secs,
+        health_failure_threshold,
+        health_success_threshold,
+        api_key,
+        admin_api_key,
+        trust_forwarded,
+        trust_client_internals,
+        log_level,
+        log_format,
+    }: Flags,
+) -> Result<Settings, Rejected> {
+    let or = Settings::default();
+    let clash = admin_port.clone().or_else(|| port.clone());
+    let listen = Listen {
+        host: IP.read("host", host, or.listen.host)?,
+        port: PORT.read("port", port, or.listen.port)?,
+    };
+    let admin = Listen {
+        host: IP.read("admin-host", admin_host, or.admin.host)?,
+        port: PORT.read("admin-port", admin_port, or.admin.port)?,
+    };
+    if let Some(given) = clash.filter(|_| overlap(listen, admin)) {
+        return Err(given.reject("admin-port", format!("{} is also --port; the two must differ", admin.port)));
+    }
+    let cache = [cache_threshold, balance_abs_threshold, balance_rel_threshold, max_tree_size, eviction_interval_secs];
+    let thresholds = [health_failure_threshold, health_success_threshold];
+    let times = [health_check_interval_secs, health_check_timeout_secs];
+    Ok(Settings {
+        listen,
+        admin,
+        threads: THREADS.read("threads", threads, or.threads)?,
+        worker_urls: distinct_workers(worker_urls.unwrap_or_default())?,
+        startup_timeout: DURATION.read("worker-startup-timeout-secs", worker_startup_timeout_secs, or.startup_timeout)?,
+        startup_check_interval: DURATION.read(
+            "worker-startup-check-interval",
+            worker_startup_check_interval,
+            or.startup_check_interval,
+        )?,
+        model_refresh: DURATION.read("model-refresh-interval-secs", model_refresh_interval_secs, or.model_refresh)?,
+        policy: PolicySettings { kind: POLICY.read("policy", policy, or.policy.kind)?, cache: cache_aware(cache, &or.policy.cache)? },
+        seed: seed.map_or_else(|| Ok(drawn_seed()), |seed| SEED.of("seed", &seed))?,
+        health: health(health_check_endpoint, times, thresholds, or.health)?,
+        router: RouterSettings {
+            max_payload_bytes: BYTES.read("max-payload-size", max_payload_size, or.router.max_payload_bytes)?,
+            connect_timeout: DURATION.read("connect-timeout-secs", connect_timeout_secs, or.router.connect_timeout)?,
+            hash_key: hash_key.map_or(Ok(or.router.hash_key), |given| distinct_sources(&given))?,
+            trust_forwarded: BOOL.read("trust-forwarded", trust_forwarded, or.router.trust_forwarded)?,
+            trust_client_internals: BOOL.read("trust-client-internals", trust_client_internals, or.router.trust_client_internals)?,
+            forward_unknown: BOOL.read("forward-unknown", forward_unknown, or.router.forward_unknown)?,
+            request_id_headers: request_id_headers.map_or(Ok(or.router.request_id_headers), |given| {
+                given.iter().map(|name| HEADER.of("request-id-headers", name)).collect()
+            })?,
+            api_key: api_key.map(|key| secret("api-key", &key)).transpose()?,
+            admin_api_key: admin_api_key.map(|key| secret("admin-api-key", &key)).transpose()?,
+        },
+        log: LogSettings {
+            level: LOG_LEVEL.read("log-level", log_level, or.log.level)?,
+            format: LOG_FORMAT.read("log-format", log_format, or.log.format)?,
+        },
+    })
+}
+
+impl<T> Rule<T> {
+    /// The value of `given`.
+    fn of(&self, key: &'static str, given: &Given) -> Result<T, Rejected> {
+        (self.read)(given.text()).ok_or_else(|| given.reject(key, format!("{given} is not {}", self.allowed)))
+    }
+
+    /// The value of `given`, or `default`.
+    pub(crate) fn read(&self, key: &'static str, given: Option<Given>, default: T) -> Result<T, Rejected> {
+        given.map_or(Ok(default), |given| self.of(key, &given))
+    }
+}
+
+/// Both would want the same socket.
+fn overlap(one: Listen, other: Listen) -> bool {
+    let same_host = one.host == other.host || one.host.is_unspecified() || other.host.is_unspecified();
+    same_host && one.port == other.port && one.port != 0
+}
+
+fn cache_aware(given: [Option<Given>; 5], or: &CacheAwareSettings) -> Result<CacheAwareSettings, Rejected> {
+    let [share, absolute, relative, bytes, eviction] = given;
+    Ok(CacheAwareSettings {
+        cache_threshold: SHARE.read("cache-threshold", share, or.cache_threshold)?,
+        balance_abs_threshold: REQUESTS.read("balance-abs-threshold", absolute, or.balance_abs_threshold)?,
+        balance_rel_threshold: FACTOR.read("balance-rel-threshold", relative, or.balance_rel_threshold)?,
+        max_tree_size: TREE_BYTES.read("max-tree-size", bytes, or.max_tree_size)?,
+        eviction_interval_secs: SECONDS_OR_NEVER.read("eviction-interval-secs", eviction, or.eviction_interval_secs)?,
+    })
+}
+
+fn health(
+    endpoint: Option<Given>,
+    [interval, timeout]: [Option<Given>; 2],
+    [failures, successes]: [Option<Given>; 2],
+    or: HealthSettings,
+) -> Result<HealthSettings, Rejected> {
+    Ok(HealthSettings {
+        endpoint: PATH.read("health-check-endpoint", endpoint, or.endpoint)?,
+        interval_secs: SECONDS.read("health-check-interval-secs", interval, or.interval_secs)?,
+        timeout_secs: SECONDS.read("health-check-timeout-secs", timeout, or.timeout_secs)?,
+        failure_threshold: PROBES.read("health-failure-threshold", failures, or.failure_threshold)?,
+        success_threshold: PROBES.read("health-success-threshold", successes, or.success_threshold)?,
+    })
+}
+
+fn distinct_workers(given: Vec<Given>) -> Result<Vec<WorkerUrl>, Rejected> {
+    let mut urls = Vec::with_capacity(given.len());
+    for one in given {
+        let url: WorkerUrl = one.text().parse().map_err(|_| {
+            one.reject("worker-urls", format!("{one} is not a worker URL; http://HOST:PORT[/PREFIX] is expected"))
+        })?;
+        if urls.contains(&url) {
+            return Err(one.reject("worker-urls", format!("{url} is given twice; each worker is given once")));
+        }
+        urls.push(url);
+    }
+    Ok(urls)
+}
+
+fn distinct_sources(given: &[Given]) -> Result<Vec<HashKeyKind>, Rejected> {
+    let mut sources = Vec::with_capacity(given.len());
+    for one in given {
+        let source = HASH_SOURCE.of("hash-key", one)?;
+        if sources.contains(&source) {
+            return Err(one.reject("hash-key", format!("{one} is given twice; each source is given once")));
+        }
+        sources.push(source);
+    }
+    Ok(sources)
+}
+
+/// Never shows the value.
+fn secret(key: &'static str, given: &Given) -> Result<Secret, Rejected> {
+    let problem = match given.text() {
+        "" => "it is empty; at least one character is needed",
+        text if !text.bytes().all(|b| b.is_ascii_graphic()) => {
+            "it has a character that no key can have; printable ASCII without spaces is allowed"
+        }
+        text => return Ok(Secret::new(text.to_owned())),
+    };
+    Err(given.reject(key, problem.to_owned()))
+}
+
+fn log_level(name: &str) -> Option<LogLevel> {
+    match name {
+        "error" | "critical" => Some(LogLevel::Error),
+        "warn" | "warning" => Some(LogLevel::Warn),
+        "info" => Some(LogLevel::Info),
+        "debug" => Some(LogLevel::Debug),
+        "trace" => Some(LogLevel::Trace),
+        _ => None,
+    }
+}
+
+/// Differs from start to start: the keys of the standard library's hasher come from the operating system.
+fn drawn_seed() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
+
+#[cfg(test)]
+mod tests;

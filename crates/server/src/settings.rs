@@ -1,0 +1,159 @@
+//! What the program uses: valid, typed settings, composed of each crate's own. Reads no flag, no file, no environment.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use forebay_policy::PolicySettings;
+use forebay_router::RouterSettings;
+use forebay_workers::{HealthSettings, WorkerUrl};
+
+/// Most data threads that are started without being asked for.
+const MAX_DEFAULT_THREADS: usize = 4;
+
+/// Everything the program can be told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where clients connect.
+    pub listen: Listen,
+    /// Where the admin API and the metrics are served.
+    pub admin: Listen,
+    /// Data threads, at least 1.
+    pub threads: usize,
+    /// Workers known from the start, each once; may be empty.
+    pub worker_urls: Vec<WorkerUrl>,
+    /// How long the start waits for the first ready worker.
+    pub startup_timeout: Duration,
+    /// Longest time between two probes of a worker that has never been ready.
+    pub startup_check_interval: Duration,
+    /// Time between two readings of a worker's model list.
+    pub model_refresh: Duration,
+    /// Which policy, and its knobs.
+    pub policy: PolicySettings,
+    /// What the policies' randomness starts from.
+    pub seed: u64,
+    /// Knobs of the health probe.
+    pub health: HealthSettings,
+    /// Knobs of the request path.
+    pub router: RouterSettings,
+    /// What is logged, and how.
+    pub log: LogSettings,
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Address of the interface.
+    pub host: IpAddr,
+    /// TCP port; 0 takes a free one.
+    pub port: u16,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The least severe level that is logged.
+    pub level: LogLevel,
+    /// How a log line looks.
+    pub format: LogFormat,
+}
+
+/// Severity of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogLevel {
+    /// What needs a human.
+    Error,
+    /// What may need one soon.
+    Warn,
+    /// What changed.
+    #[default]
+    Info,
+    /// What a developer asks for.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl Default for Settings {
+    /// What runs without any flag, except for the seed: 0 here, drawn by the command line.
+    fn default() -> Self {
+        Self {
+            listen: Listen { host: Ipv4Addr::LOCALHOST.into(), port: 30000 },
+            admin: Listen { host: Ipv4Addr::LOCALHOST.into(), port: 29000 },
+            threads: default_threads(),
+            worker_urls: Vec::new(),
+            startup_timeout: Duration::from_secs(600),
+            startup_check_interval: Duration::from_secs(30),
+            model_refresh: Duration::from_secs(30),
+            policy: PolicySettings::default(),
+            seed: 0,
+            health: HealthSettings::default(),
+            router: RouterSettings::default(),
+            log: LogSettings::default(),
+        }
+    }
+}
+
+impl fmt::Display for Settings {
+    /// One line for people: where it listens, what it does, for how many workers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "listen {}, admin {}, {} worker{}, policy {}, {} data thread{}",
+            self.listen.addr(),
+            self.admin.addr(),
+            self.worker_urls.len(),
+            plural(self.worker_urls.len()),
+            self.policy.kind,
+            self.threads,
+            plural(self.threads),
+        )
+    }
+}
+
+impl Listen {
+    /// The address to bind.
+    pub fn addr(self) -> SocketAddr {
+        SocketAddr::new(self.host, self.port)
+    }
+}
+
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_DEFAULT_THREADS)
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_is_one_line_that_says_where_what_and_how_many() {
+        let mut settings = Settings { threads: 1, ..Settings::default() };
+        settings.listen.host = "::1".parse().unwrap();
+        settings.worker_urls = vec!["http://a:1".parse().unwrap(), "http://b:1".parse().unwrap()];
+        assert_eq!(
+            settings.to_string(),
+            "listen [::1]:30000, admin 127.0.0.1:29000, 2 workers, policy cache_aware, 1 data thread"
+        );
+    }
+
+    #[test]
+    fn the_default_has_at_least_one_data_thread_and_at_most_four() {
+        assert!((1..=MAX_DEFAULT_THREADS).contains(&Settings::default().threads));
+    }
+}

@@ -1,0 +1,76 @@
+//! The check that no load has drifted: legs in flight against legs started less legs ended.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_policy::Slot;
+
+use crate::world::World;
+
+/// Looks at every worker's counters now and then, and counts what cannot be.
+///
+/// The counters are written in two steps, so one look may meet a guard half made. A drift counts when two audits
+/// in a row see the same one; it counts once, until it changes.
+#[derive(Default)]
+pub struct Auditor {
+    seen: Mutex<HashMap<Slot, Drift>>,
+    violations: Arc<AtomicU64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Drift {
+    amount: i64,
+    counted: bool,
+}
+
+/// Quick looks within one audit: a guard half made is gone by the next one.
+const LOOKS: usize = 64;
+
+impl Auditor {
+    /// One look at the whole fleet; gives the workers whose load was found wrong by it.
+    pub fn audit(&self, world: &World) -> Vec<String> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = Vec::new();
+        for worker in world.workers() {
+            let amount = (0..LOOKS).map(|_| worker.drift()).find(|drift| *drift == 0).unwrap_or_else(|| worker.drift());
+            let before = seen.get(&worker.slot()).copied();
+            let again = before.is_some_and(|drift| drift.amount == amount);
+            let counted = again && before.is_some_and(|drift| drift.counted);
+            if amount != 0 && again && !counted {
+                self.violations.fetch_add(1, Ordering::Relaxed);
+                found.push(format!("{} is off by {amount}", worker.name()));
+            }
+            seen.insert(worker.slot(), Drift { amount, counted: again && amount != 0 });
+        }
+        found
+    }
+
+    /// Violations found so far.
+    pub fn violations(&self) -> u64 {
+        self.violations.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HealthSettings, registry};
+    use forebay_policy::PolicySettings;
+
+    #[test]
+    fn a_counter_written_by_hand_is_found_once() {
+        let (reader, writer) = registry(PolicySettings::default(), 0, HealthSettings::default());
+        let worker = writer.add("http://w:1".parse().unwrap(), None);
+        let auditor = Auditor::default();
+        assert!(auditor.audit(&reader.world()).is_empty());
+        worker.in_flight.fetch_add(1, Ordering::SeqCst);
+        let found: Vec<_> = (0..4).flat_map(|_| auditor.audit(&reader.world())).collect();
+        assert_eq!((found, auditor.violations()), (vec!["http://w:1 is off by 1".to_owned()], 1));
+        worker.in_flight.fetch_sub(2, Ordering::SeqCst);
+        for _ in 0..4 {
+            auditor.audit(&reader.world());
+        }
+        assert_eq!(auditor.violations(), 2);
+    }
+}

@@ -1,0 +1,35 @@
+//! What is known of each worker: who it is, whether it may be chosen, what it serves, what it is doing.
+//!
+//! Reading order:
+//! - [`url`]: how a worker is addressed.
+//! - [`worker`]: one worker, its state and its counters.
+//! - [`guard`]: the load of one leg, which comes down by drop and in no other way.
+//! - [`health`]: probe results in, state out.
+//! - [`served`]: what a worker says it serves.
+//! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
+//! - [`registry`]: the two handles on it all, one that reads and one that writes.
+//! - [`audit`]: the check that no load has drifted.
+//! - [`collector`]: the per-worker series, computed when they are scraped.
+//!
+//! Architecture invariant: no sockets and no clock in here. Time is an argument, and whoever talks to a worker
+//! does it elsewhere.
+
+pub mod audit;
+pub mod collector;
+pub mod guard;
+pub mod health;
+pub mod registry;
+pub mod served;
+pub mod url;
+pub mod worker;
+pub mod world;
+
+pub use audit::Auditor;
+pub use collector::FleetCollector;
+pub use guard::Guard;
+pub use health::HealthSettings;
+pub use registry::{Reader, Writer, registry};
+pub use served::{Models, ServedModel};
+pub use url::{UrlError, WorkerUrl};
+pub use worker::{Blocker, Worker};
+pub use world::{Pool, PoolError, Selected, Selection, Tried, World};

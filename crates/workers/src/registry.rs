@@ -1,0 +1,271 @@
+//! The two handles on the fleet: a [`Reader`] for whoever routes, a [`Writer`] for whoever learns about workers.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use forebay_policy::{Policy, PolicySettings, Slot};
+use tokio::sync::watch;
+
+use crate::health::HealthSettings;
+use crate::served::Models;
+use crate::url::WorkerUrl;
+use crate::worker::{Blocker, Worker};
+use crate::world::{Base, Candidate, Pool, World};
+
+/// Makes an empty fleet in epoch 1.
+pub fn registry(policy: PolicySettings, seed: u64, health: HealthSettings) -> (Reader, Writer) {
+    let mut state = State {
+        policy,
+        health,
+        epoch: 1,
+        seed,
+        generation: 0,
+        members: Vec::new(),
+        slots: Vec::new(),
+        labels: HashMap::new(),
+        policies: HashMap::new(),
+        served: HashMap::new(),
+        retired: Vec::new(),
+    };
+    let world = ArcSwap::from_pointee(state.build());
+    let shared = Arc::new(Shared { world, changes: watch::Sender::new(0), state: Mutex::new(state) });
+    (Reader(Arc::clone(&shared)), Writer(shared))
+}
+
+/// Reads the fleet.
+#[derive(Clone)]
+pub struct Reader(Arc<Shared>);
+
+/// Changes the fleet. Its calls are serialised; none of them waits for anything.
+#[derive(Clone)]
+pub struct Writer(Arc<Shared>);
+
+struct Shared {
+    world: ArcSwap<World>,
+    changes: watch::Sender<u64>,
+    state: Mutex<State>,
+}
+
+/// What only writers see.
+struct State {
+    policy: PolicySettings,
+    health: HealthSettings,
+    epoch: u64,
+    seed: u64,
+    generation: u64,
+    members: Vec<Arc<Worker>>,
+    /// Every identity ever registered, by slot: one that returns gets its old slot.
+    slots: Vec<(WorkerUrl, Option<u32>)>,
+    /// Number of each model name ever served.
+    labels: HashMap<Arc<str>, u32>,
+    // Of the current epoch:
+    policies: HashMap<PoolKey, Arc<Policy>>,
+    served: HashMap<Slot, Arc<AtomicU64>>,
+    /// Policies of earlier epochs that requests may still hold. They are dropped here, so that no data thread
+    /// pays for taking a tree apart.
+    retired: Vec<Arc<Policy>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum PoolKey {
+    Model(Arc<str>),
+    Any,
+    All,
+}
+
+impl Reader {
+    /// The view as of now.
+    pub fn world(&self) -> Arc<World> {
+        self.0.world.load_full()
+    }
+
+    /// Resolves to the view as soon as `wanted` holds of it.
+    pub async fn wait_for(&self, mut wanted: impl FnMut(&World) -> bool) -> Arc<World> {
+        let mut changes = self.0.changes.subscribe();
+        loop {
+            changes.borrow_and_update();
+            let world = self.world();
+            if wanted(&world) {
+                return world;
+            }
+            if changes.changed().await.is_err() {
+                return world;
+            }
+        }
+    }
+}
+
+impl Writer {
+    /// Registers a worker. One that is already there is given back as it is.
+    pub fn add(&self, url: WorkerUrl, dp_rank: Option<u32>) -> Arc<Worker> {
+        self.change(|state| {
+            let known = state.members.iter().find(|w| *w.url() == url && w.dp_rank() == dp_rank);
+            if let Some(worker) = known {
+                return Arc::clone(worker);
+            }
+            let identity = (url, dp_rank);
+            let slot = state.slots.iter().position(|s| *s == identity).unwrap_or_else(|| {
+                state.slots.push(identity.clone());
+                state.slots.len() - 1
+            });
+            #[expect(clippy::cast_possible_truncation, reason = "fewer than 2^32 workers are ever registered")]
+            let worker = Arc::new(Worker::new(Slot(slot as u32), identity.0, identity.1));
+            let at = state.members.partition_point(|w| w.slot() < worker.slot());
+            state.members.insert(at, Arc::clone(&worker));
+            worker
+        })
+    }
+
+    /// Takes a worker off the list. Its legs in flight end on their own.
+    pub fn remove(&self, worker: &Arc<Worker>) {
+        worker.block(Blocker::Removed);
+        self.change(|state| {
+            state.members.retain(|w| !Arc::ptr_eq(w, worker));
+            state.forget(worker.slot());
+        });
+    }
+
+    /// Takes the result of a health probe. True if the worker is in rotation after it.
+    pub fn probed(&self, worker: &Arc<Worker>, good: bool) -> bool {
+        let settings = self.state().health.clone();
+        // A refused connection and a failed probe agree: no need to wait for more of them.
+        let agreed = !good && worker.blocked_by(Blocker::Suspect);
+        let up = {
+            let mut health = worker.health();
+            let mut up = health.probed(good, &settings);
+            while up && agreed {
+                up = health.probed(false, &settings);
+            }
+            up
+        };
+        let changed = if up { worker.unblock(Blocker::Unhealthy) } else { worker.block(Blocker::Unhealthy) };
+        let cleared = worker.unblock(Blocker::Suspect);
+        if changed && !up {
+            // What restarts comes back with an empty cache.
+            self.forget(worker);
+        }
+        if changed || cleared {
+            self.0.changes.send_modify(|n| *n += 1);
+        }
+        up
+    }
+
+    /// Takes what the worker says it serves, and its version.
+    pub fn learnt(&self, worker: &Arc<Worker>, models: Models, version: Option<String>) {
+        worker.set_version(version);
+        if *worker.models() != models {
+            worker.set_models(models);
+            self.change(|_| ());
+        }
+    }
+
+    /// The worker's prefix cache is empty or void: no policy believes in it any more.
+    pub fn forget(&self, worker: &Worker) {
+        self.state().forget(worker.slot());
+    }
+
+    /// Starts the next epoch: fresh policies, the same seed unless another is given. Loads stay as they are.
+    pub fn reset(&self, seed: Option<u64>) -> Arc<World> {
+        self.change(|state| {
+            state.epoch += 1;
+            state.seed = seed.unwrap_or(state.seed);
+            let old = state.policies.drain().map(|(_, policy)| policy);
+            state.retired.extend(old);
+            state.served.clear();
+        });
+        self.0.world.load_full()
+    }
+
+    /// Applies a change and publishes the view that follows from it.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state();
+        let result = change(&mut state);
+        let world = state.build();
+        self.0.world.store(Arc::new(world));
+        self.0.changes.send_modify(|n| *n += 1);
+        state.retired.retain(|policy| Arc::strong_count(policy) > 1);
+        result
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn forget(&self, slot: Slot) {
+        for policy in self.policies.values() {
+            policy.forget(slot);
+        }
+    }
+
+    fn build(&mut self) -> World {
+        self.generation += 1;
+        let members = self.members.clone();
+        let models: Vec<_> = members.iter().map(|w| w.models()).collect();
+        let mut names: Vec<Arc<str>> = Vec::new();
+        let mut bases: Vec<(&str, Arc<str>)> = Vec::new();
+        for model in models.iter().flat_map(|m| match &**m {
+            Models::Named(served) => served.as_slice(),
+            Models::Any | Models::Unread => &[],
+        }) {
+            let known = names.iter().find(|name| ***name == *model.id).cloned();
+            let name = known.unwrap_or_else(|| {
+                names.push(model.id.as_str().into());
+                model.id.as_str().into()
+            });
+            if let Some(base) = model.base()
+                && !bases.iter().any(|(known, _)| *known == base)
+            {
+                bases.push((base, name));
+            }
+        }
+        let pick = |wanted: &dyn Fn(&Models) -> bool| -> Vec<Arc<Worker>> {
+            members.iter().zip(&models).filter(|(_, m)| wanted(m)).map(|(w, _)| Arc::clone(w)).collect()
+        };
+        let by_model: HashMap<Box<str>, Arc<Pool>> = names
+            .iter()
+            .map(|name| (Box::from(&**name), self.pool(PoolKey::Model(Arc::clone(name)), pick(&|m| m.serves(name)))))
+            .collect();
+        let any = pick(&|m| *m == Models::Any);
+        let base = match bases.as_slice() {
+            [] => Base::None,
+            [(_, name)] => by_model.get(&**name).map_or(Base::None, |pool| Base::One(Arc::clone(pool))),
+            _ => Base::Several,
+        };
+        World {
+            epoch: self.epoch,
+            seed: self.seed,
+            any: (!any.is_empty()).then(|| self.pool(PoolKey::Any, any)),
+            all: self.pool(PoolKey::All, members.clone()),
+            read: models.iter().any(|m| **m != Models::Unread),
+            workers: members.into(),
+            by_model,
+            base,
+        }
+    }
+
+    fn pool(&mut self, key: PoolKey, workers: Vec<Arc<Worker>>) -> Arc<Pool> {
+        let model: Arc<str> = match &key {
+            PoolKey::Model(name) => Arc::clone(name),
+            PoolKey::Any | PoolKey::All => "".into(),
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "fewer than 2^32 names are ever served")]
+        let next = self.labels.len() as u32;
+        let label = *self.labels.entry(Arc::clone(&model)).or_insert(next);
+        let (settings, seed) = (&self.policy, self.seed);
+        let policy = self.policies.entry(key).or_insert_with(|| Arc::new(Policy::new(settings, seed)));
+        let policy = Arc::clone(policy);
+        let served = &mut self.served;
+        let candidates = workers
+            .into_iter()
+            .map(|worker| Candidate { served: Arc::clone(served.entry(worker.slot()).or_default()), worker })
+            .collect();
+        Arc::new(Pool { model, label, generation: self.generation, candidates, policy })
+    }
+}
+
+#[cfg(test)]
+mod tests;

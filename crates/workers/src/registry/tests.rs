@@ -1,0 +1,123 @@
+use super::*;
+use crate::served::ServedModel;
+use crate::world::{PoolError, Tried};
+use forebay_policy::{Ask, PolicyKind};
+
+fn fleet(kind: PolicyKind, urls: &[&str]) -> (Reader, Writer, Vec<Arc<Worker>>) {
+    let settings = PolicySettings { kind, ..PolicySettings::default() };
+    let (reader, writer) = registry(settings, 7, HealthSettings::default());
+    let workers = urls.iter().map(|url| writer.add(url.parse().unwrap(), None)).collect();
+    (reader, writer, workers)
+}
+
+fn model(id: &str, parent: Option<&str>, root: &str) -> ServedModel {
+    ServedModel {
+        id: id.to_owned(),
+        parent: parent.map(str::to_owned),
+        root: Some(root.to_owned()),
+        entry: String::new(),
+    }
+}
+
+fn serve(writer: &Writer, worker: &Arc<Worker>, models: &[ServedModel]) {
+    writer.learnt(worker, Models::Named(models.to_vec()), None);
+    writer.probed(worker, true);
+}
+
+fn chosen(reader: &Reader, model: Option<&str>) -> Option<String> {
+    let world = reader.world();
+    let selected = world.pool(model).ok()?.select(&Ask::default(), &Tried::default())?;
+    Some(selected.guard.worker().name().to_owned())
+}
+
+#[test]
+fn a_request_goes_to_a_worker_that_serves_its_model() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
+    serve(&writer, &workers[0], &[model("m", None, "/m")]);
+    serve(&writer, &workers[1], &[model("n", None, "/n"), model("lora", Some("n"), "/l")]);
+    for _ in 0..3 {
+        assert_eq!(chosen(&reader, Some("m")).as_deref(), Some("http://a:1"));
+        assert_eq!(chosen(&reader, Some("lora")).as_deref(), Some("http://b:1"));
+    }
+    assert_eq!(reader.world().pool(Some("x")).err(), Some(PoolError::UnknownModel));
+    assert_eq!(reader.world().pool(None).err(), Some(PoolError::ModelNeeded));
+}
+
+#[test]
+fn an_adapter_or_a_second_name_is_no_second_base_model() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
+    serve(&writer, &workers[0], &[model("m", None, "/m"), model("m2", None, "/m"), model("lora", Some("m"), "/l")]);
+    assert_eq!(chosen(&reader, None).as_deref(), Some("http://a:1"));
+}
+
+#[test]
+fn a_worker_whose_models_cannot_be_read_takes_any_name() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
+    assert_eq!(reader.world().pool(Some("m")).err(), Some(PoolError::NothingKnown));
+    serve(&writer, &workers[0], &[model("m", None, "/m")]);
+    writer.learnt(&workers[1], Models::Any, None);
+    writer.probed(&workers[1], true);
+    let mut names: Vec<_> = (0..2).filter_map(|_| chosen(&reader, Some("m"))).collect();
+    names.sort();
+    assert_eq!(names, ["http://a:1", "http://b:1"]);
+    assert_eq!(chosen(&reader, Some("other")).as_deref(), Some("http://b:1"));
+}
+
+#[test]
+fn the_load_is_up_from_the_choice_until_the_guard_falls() {
+    let (reader, writer, workers) = fleet(PolicyKind::PowerOfTwo, &["http://a:1", "http://b:1"]);
+    for worker in &workers {
+        serve(&writer, worker, &[model("m", None, "/m")]);
+    }
+    let world = reader.world();
+    let pool = world.pool(Some("m")).unwrap();
+    let burst: Vec<_> = (0..10).filter_map(|_| pool.select(&Ask::default(), &Tried::default())).collect();
+    assert_eq!(workers.iter().map(|w| w.in_flight()).collect::<Vec<_>>(), [5, 5]);
+    assert_eq!(workers.iter().map(|w| pool.served(w.slot())).sum::<u64>(), 10);
+    drop(burst);
+    assert_eq!(workers.iter().map(|w| w.in_flight()).sum::<u32>(), 0);
+}
+
+#[test]
+fn a_reset_gives_fresh_policies_and_leaves_loads_alone() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
+    for worker in &workers {
+        serve(&writer, worker, &[model("m", None, "/m")]);
+    }
+    let old = reader.world();
+    let held = old.pool(Some("m")).unwrap().select(&Ask::default(), &Tried::default()).unwrap();
+    let world = writer.reset(Some(9));
+    assert_eq!((world.epoch(), world.seed(), workers[0].in_flight()), (2, 9, 1));
+    // The cursor starts over, and a late request of the old epoch does not move it.
+    drop(old.pool(Some("m")).unwrap().select(&Ask::default(), &Tried::default()));
+    assert_eq!(chosen(&reader, Some("m")).as_deref(), Some("http://a:1"));
+    assert_eq!(world.pool(Some("m")).unwrap().served(workers[1].slot()), 0);
+    drop(held);
+    assert_eq!(workers[0].in_flight(), 0);
+}
+
+#[test]
+fn a_worker_that_leaves_and_returns_keeps_its_place() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1", "http://c:1"]);
+    writer.remove(&workers[1]);
+    assert_eq!(reader.world().workers().len(), 2);
+    let back = writer.add("http://b:1".parse().unwrap(), None);
+    assert_eq!(back.slot(), workers[1].slot());
+    let names: Vec<_> = reader.world().workers().iter().map(|w| w.name().to_owned()).collect();
+    assert_eq!(names, ["http://a:1", "http://b:1", "http://c:1"]);
+}
+
+#[test]
+fn a_refused_connection_takes_the_worker_out_until_a_probe_has_looked() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
+    serve(&writer, &workers[0], &[model("m", None, "/m")]);
+    workers[0].suspect();
+    assert_eq!(chosen(&reader, Some("m")), None);
+    assert!(writer.probed(&workers[0], true), "a good probe clears the suspicion");
+    assert!(chosen(&reader, Some("m")).is_some());
+    workers[0].suspect();
+    assert!(!writer.probed(&workers[0], false), "a failed one confirms it at once");
+    assert_eq!(workers[0].health_word(), "unhealthy");
+    assert!(!writer.probed(&workers[0], true));
+    assert!(writer.probed(&workers[0], true), "two good probes bring it back");
+}

@@ -1,0 +1,46 @@
+//! What a worker says it serves.
+
+/// What is known of a worker's models.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Models {
+    /// It has not been asked yet, so nothing can be routed to it by name.
+    Unread,
+    /// It was asked and gave no list that could be read: it serves any name.
+    Any,
+    /// It serves these names.
+    Named(Vec<ServedModel>),
+}
+
+/// One entry of a worker's `/v1/models`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServedModel {
+    /// The name that requests give.
+    pub id: String,
+    /// The base model's name, for a LoRA adapter.
+    pub parent: Option<String>,
+    /// Where the weights come from. Several names of one base model share it.
+    pub root: Option<String>,
+    /// The entry as the worker gave it, JSON text.
+    pub entry: String,
+}
+
+impl ServedModel {
+    /// What tells base models apart: two names with one root are one base model. `None` for an adapter.
+    pub fn base(&self) -> Option<&str> {
+        match self.parent {
+            Some(_) => None,
+            None => Some(self.root.as_deref().unwrap_or(&self.id)),
+        }
+    }
+}
+
+impl Models {
+    /// Whether a request for this name may go there.
+    pub fn serves(&self, name: &str) -> bool {
+        match self {
+            Self::Unread => false,
+            Self::Any => true,
+            Self::Named(served) => served.iter().any(|model| model.id == name),
+        }
+    }
+}

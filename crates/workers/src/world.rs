@@ -1,0 +1,219 @@
+//! The immutable view that a request is routed by: an epoch, its pools and their policies.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_policy::{Ask, Choice, Fleet, Policy, Slot};
+
+use crate::guard::Guard;
+use crate::worker::Worker;
+
+/// One epoch's view of the fleet. A request keeps the one it was admitted under.
+pub struct World {
+    pub(crate) epoch: u64,
+    pub(crate) seed: u64,
+    pub(crate) workers: Box<[Arc<Worker>]>,
+    pub(crate) by_model: HashMap<Box<str>, Arc<Pool>>,
+    /// Workers whose models cannot be read: they take any name.
+    pub(crate) any: Option<Arc<Pool>>,
+    pub(crate) base: Base,
+    pub(crate) all: Arc<Pool>,
+    /// Whether at least one worker has told what it serves.
+    pub(crate) read: bool,
+}
+
+/// Where a request goes that names no model.
+pub(crate) enum Base {
+    None,
+    One(Arc<Pool>),
+    Several,
+}
+
+/// Why no pool serves a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolError {
+    /// No worker serves this name.
+    UnknownModel,
+    /// No name was given and there are several base models.
+    ModelNeeded,
+    /// Nothing is known of any worker yet.
+    NothingKnown,
+}
+
+impl World {
+    /// Number of the current trial, from 1.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Seed that the policies of this epoch draw from.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Every worker, in slot order.
+    pub fn workers(&self) -> &[Arc<Worker>] {
+        &self.workers
+    }
+
+    /// Whether a worker could be chosen now.
+    pub fn ready(&self) -> bool {
+        self.workers.iter().any(|worker| worker.eligible())
+    }
+
+    /// The pool of all workers, for requests that no model decides.
+    pub fn all(&self) -> &Arc<Pool> {
+        &self.all
+    }
+
+    /// The pools by the name that requests give, in no order.
+    pub fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.by_model.values().chain(self.any.as_ref())
+    }
+
+    /// The pool for a request that names `model`, or none.
+    pub fn pool(&self, model: Option<&str>) -> Result<&Arc<Pool>, PoolError> {
+        match model {
+            Some(name) => self.by_model.get(name).or(self.any.as_ref()).ok_or(self.unknown()),
+            None => match &self.base {
+                Base::One(pool) => Ok(pool),
+                Base::Several => Err(PoolError::ModelNeeded),
+                Base::None => self.any.as_ref().ok_or(self.unknown()),
+            },
+        }
+    }
+
+    fn unknown(&self) -> PoolError {
+        if self.read { PoolError::UnknownModel } else { PoolError::NothingKnown }
+    }
+}
+
+/// The workers of one model, with the policy that chooses among them.
+pub struct Pool {
+    pub(crate) model: Arc<str>,
+    pub(crate) label: u32,
+    pub(crate) generation: u64,
+    pub(crate) candidates: Box<[Candidate]>,
+    pub(crate) policy: Arc<Policy>,
+}
+
+/// A worker as a member of a pool.
+pub(crate) struct Candidate {
+    pub(crate) worker: Arc<Worker>,
+    /// Times it was chosen in this epoch, over all pools.
+    pub(crate) served: Arc<AtomicU64>,
+}
+
+/// A choice with the load it put on the worker.
+pub struct Selected {
+    /// The load of the leg to come.
+    pub guard: Guard,
+    /// What was chosen, and why.
+    pub choice: Choice,
+}
+
+/// Alias kept short for signatures: a choice, or nobody to choose.
+pub type Selection = Option<Selected>;
+
+impl Pool {
+    /// The served name, empty for the pools that no single name has.
+    pub fn model(&self) -> &Arc<str> {
+        &self.model
+    }
+
+    /// Small number of the name, never reused for another: the key of cached metric handles.
+    pub fn label(&self) -> u32 {
+        self.label
+    }
+
+    /// The members, in slot order.
+    pub fn workers(&self) -> impl ExactSizeIterator<Item = &Arc<Worker>> {
+        self.candidates.iter().map(|candidate| &candidate.worker)
+    }
+
+    /// The policy that chooses here.
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// Times the worker was chosen in this epoch.
+    pub fn served(&self, slot: Slot) -> u64 {
+        let found = self.candidates.iter().find(|candidate| candidate.worker.slot() == slot);
+        found.map_or(0, |candidate| candidate.served.load(Ordering::Relaxed))
+    }
+
+    /// Chooses a worker that was not tried yet and puts the load on it, in one step.
+    pub fn select(&self, ask: &Ask<'_>, tried: &Tried) -> Selection {
+        let view = View { pool: self, tried };
+        let take = |choice: &Choice| {
+            let candidate = &self.candidates[choice.index];
+            candidate.served.fetch_add(1, Ordering::Relaxed);
+            candidate.worker.decided(choice.reason);
+            Guard::new(Arc::clone(&candidate.worker))
+        };
+        self.policy.select(ask, &view, take).map(|(choice, guard)| Selected { guard, choice })
+    }
+}
+
+/// What the policy sees: the pool less the workers that this request has tried.
+struct View<'a> {
+    pool: &'a Pool,
+    tried: &'a Tried,
+}
+
+impl Fleet for View<'_> {
+    fn len(&self) -> usize {
+        self.pool.candidates.len()
+    }
+
+    fn slot(&self, i: usize) -> Slot {
+        self.pool.candidates[i].worker.slot()
+    }
+
+    fn name(&self, i: usize) -> &str {
+        self.pool.candidates[i].worker.name()
+    }
+
+    fn eligible(&self, i: usize) -> bool {
+        let worker = &self.pool.candidates[i].worker;
+        worker.eligible() && !self.tried.contains(worker.slot())
+    }
+
+    fn in_flight(&self, i: usize) -> u32 {
+        self.pool.candidates[i].worker.in_flight()
+    }
+
+    fn pending_tokens(&self, _: usize) -> u64 {
+        0
+    }
+
+    fn served(&self, i: usize) -> u64 {
+        self.pool.candidates[i].served.load(Ordering::Relaxed)
+    }
+
+    fn generation(&self) -> u64 {
+        self.pool.generation
+    }
+}
+
+/// The workers one request has tried. Empty for nearly every request, so it allocates only when used.
+#[derive(Debug, Default)]
+pub struct Tried(Vec<Slot>);
+
+impl Tried {
+    /// Notes a worker.
+    pub fn add(&mut self, slot: Slot) {
+        self.0.push(slot);
+    }
+
+    /// Whether it was tried.
+    pub fn contains(&self, slot: Slot) -> bool {
+        self.0.contains(&slot)
+    }
+
+    /// How many were tried.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
