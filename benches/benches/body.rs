@@ -59,11 +59,7 @@ fn facts(c: &mut Criterion) {
         for (kind, pattern) in
             [("ascii", ASCII), ("escapes", ESCAPES), ("cjk", CJK), ("cjk_escaped", CJK_ESCAPED)]
         {
-            bench(
-                format!("completions/{kind}/{size}"),
-                BodyShape::Completions,
-                &completions(pattern, bytes),
-            );
+            bench(format!("completions/{kind}/{size}"), BodyShape::Completions, &completions(pattern, bytes));
             bench(format!("chat/{kind}/{size}"), BodyShape::Chat, &chat(pattern, bytes));
         }
     }
@@ -80,7 +76,8 @@ fn sse(c: &mut Criterion) {
     let counted = format!("{usage}\n\n").repeat(128);
     let one = format!("{record}\n\n");
     let mut group = c.benchmark_group("sse");
-    for (name, chunk) in [("128_short", &short), ("128_typical", &burst), ("128_usage", &counted), ("one", &one)]
+    for (name, chunk) in
+        [("128_short", &short), ("128_typical", &burst), ("128_usage", &counted), ("one", &one)]
     {
         let mut scanner = SseScanner::default();
         group.throughput(Throughput::Bytes(chunk.len() as u64));

@@ -19,10 +19,7 @@ struct Load {
 
 impl Workers {
     fn new(len: usize) -> Self {
-        let load = |i: usize| Load {
-            in_flight: Cell::new((i % 7) as u32),
-            served: Cell::new(0),
-        };
+        let load = |i: usize| Load { in_flight: Cell::new((i % 7) as u32), served: Cell::new(0) };
         Self {
             loads: (0..len).map(load).collect(),
             names: (0..len).map(|i| format!("http://worker-{i}:8000")).collect(),
@@ -84,26 +81,14 @@ fn choice(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("choice/{kind}"));
         for len in [4, 64, 1000] {
             let workers = Workers::new(len);
-            let policy = Policy::new(
-                &PolicySettings {
-                    kind,
-                    ..PolicySettings::default()
-                },
-                1,
-            );
+            let policy = Policy::new(&PolicySettings { kind, ..PolicySettings::default() }, 1);
             let mut turn = 0;
             group.bench_function(BenchmarkId::from_parameter(len), |b| {
                 b.iter(|| {
                     turn += 1;
-                    let hash = HashKey {
-                        hash: turn as u64 * 0x9e37_79b9,
-                        kind: HashKeyKind::Body,
-                    };
-                    let ask = Ask {
-                        prefix: Some(&prompts[turn % prompts.len()]),
-                        hash: Some(hash),
-                        now_ms: 0,
-                    };
+                    let hash = HashKey { hash: turn as u64 * 0x9e37_79b9, kind: HashKeyKind::Body };
+                    let ask =
+                        Ask { prefix: Some(&prompts[turn % prompts.len()]), hash: Some(hash), now_ms: 0 };
                     black_box(policy.select(&ask, &workers, |choice| {
                         let served = &workers.loads[choice.index].served;
                         served.set(served.get() + 1);

@@ -54,10 +54,7 @@ fn key(namespace: u64, len: usize) -> PrefixKey {
 }
 
 fn select(policy: &Policy, key: &PrefixKey) {
-    let ask = Ask {
-        prefix: Some(key),
-        ..Ask::default()
-    };
+    let ask = Ask { prefix: Some(key), ..Ask::default() };
     black_box(policy.select(&ask, &Idle, |_| ()));
 }
 
@@ -74,9 +71,8 @@ fn hit(c: &mut Criterion) {
     let policy = warmed();
     let mut group = c.benchmark_group("tree/hit");
     for (name, len) in SIZES {
-        let prompts: Vec<PrefixKey> = (0..if len < 1 << 20 { 1000 } else { 2 })
-            .map(|i| key(i, len))
-            .collect();
+        let prompts: Vec<PrefixKey> =
+            (0..if len < 1 << 20 { 1000 } else { 2 }).map(|i| key(i, len)).collect();
         prompts.iter().for_each(|prompt| select(&policy, prompt));
         let mut turn = 0;
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
@@ -103,11 +99,7 @@ fn miss(c: &mut Criterion) {
             builder.finish();
             prompt.clone()
         };
-        let batch = if len < 1 << 20 {
-            BatchSize::SmallInput
-        } else {
-            BatchSize::PerIteration
-        };
+        let batch = if len < 1 << 20 { BatchSize::SmallInput } else { BatchSize::PerIteration };
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
             b.iter_batched_ref(&mut fresh, |prompt| select(&policy, prompt), batch);
         });
@@ -131,11 +123,7 @@ fn fork(c: &mut Criterion) {
             builder.finish();
             prompt
         };
-        let batch = if len < 1 << 20 {
-            BatchSize::SmallInput
-        } else {
-            BatchSize::PerIteration
-        };
+        let batch = if len < 1 << 20 { BatchSize::SmallInput } else { BatchSize::PerIteration };
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
             b.iter_batched_ref(&mut fresh, |prompt| select(&policy, prompt), batch);
         });

@@ -78,7 +78,8 @@ impl Asker {
         let request = request.body(Empty::new()).map_err(|e| AskError::Failed(e.into()))?;
         let answer = self.client.request(request).await.map_err(|e| AskError::Failed(e.into()))?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(AskError::Failed)?;
+        let body =
+            Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(AskError::Failed)?;
         Ok((status, body.to_bytes()))
     }
 }
@@ -101,7 +102,12 @@ fn read_models(body: &[u8]) -> Option<Models> {
     let list: List<'_> = serde_json::from_slice(body).ok()?;
     let served = list.data.into_iter().map(|raw| {
         let entry: Entry = serde_json::from_str(raw.get()).ok()?;
-        Some(ServedModel { id: entry.id, parent: entry.parent, root: entry.root, entry: raw.get().to_owned() })
+        Some(ServedModel {
+            id: entry.id,
+            parent: entry.parent,
+            root: entry.root,
+            entry: raw.get().to_owned(),
+        })
     });
     served.collect::<Option<Vec<_>>>().map(Models::Named)
 }

@@ -46,14 +46,7 @@ pub struct ErrorBody<'a> {
 impl<'a> ErrorBody<'a> {
     /// An error with vLLM's name for its status and nothing else.
     pub fn new(code: u16, message: &'a str) -> Self {
-        Self {
-            message,
-            kind: kind_of_status(code),
-            param: None,
-            code,
-            failure: None,
-            extra: &[],
-        }
+        Self { message, kind: kind_of_status(code), param: None, code, failure: None, extra: &[] }
     }
 
     /// The JSON body.
@@ -180,10 +173,7 @@ mod tests {
             error.to_json(Dialect::OpenAi),
             r#"{"error":{"message":"no \"messages\"","type":"BadRequestError","param":null,"code":400}}"#
         );
-        let error = ErrorBody {
-            param: Some("model"),
-            ..ErrorBody::new(404, "x")
-        };
+        let error = ErrorBody { param: Some("model"), ..ErrorBody::new(404, "x") };
         assert_eq!(
             error.to_json(Dialect::Responses),
             r#"{"error":{"message":"x","type":"NotFoundError","param":"model","code":404}}"#
@@ -205,11 +195,8 @@ mod tests {
 
     #[test]
     fn a_failure_has_a_name_for_programs_beside_the_error() {
-        let extra = [
-            Extra::Text("pool", "a\"b"),
-            Extra::Number("retry_after_s", 3),
-            Extra::Flag("sent", false),
-        ];
+        let extra =
+            [Extra::Text("pool", "a\"b"), Extra::Number("retry_after_s", 3), Extra::Flag("sent", false)];
         let error = ErrorBody {
             failure: Some("router_pool_exhausted"),
             extra: &extra,
@@ -227,10 +214,7 @@ mod tests {
 
     #[test]
     fn an_error_record_is_seen_as_one_by_our_own_scanner() {
-        let error = ErrorBody {
-            failure: Some("worker_died"),
-            ..ErrorBody::new(502, "gone\nand\ngone")
-        };
+        let error = ErrorBody { failure: Some("worker_died"), ..ErrorBody::new(502, "gone\nand\ngone") };
         for dialect in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Responses] {
             let record = error.to_record(dialect);
             let mut kinds = Vec::new();

@@ -64,11 +64,20 @@ pub(crate) fn unescape_short<'b>(raw: &[u8], buffer: &'b mut [u8]) -> &'b [u8] {
 /// clients that do not give the same bytes. Works on any JSON text, because backslashes only occur in strings.
 pub(crate) fn write_canonical(raw: &[u8], out: &mut Vec<u8>) {
     out.reserve(raw.len());
-    for piece in Pieces(raw) {
-        match piece {
-            Piece::Plain(bytes) | Piece::Short(bytes, _) | Piece::Odd(bytes) => out.extend_from_slice(bytes),
-            Piece::Char(char @ ('"' | '\\' | '\0'..='\u{1f}')) => write_char(char, out),
-            Piece::Char(char) => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+    let mut pieces = Pieces(raw);
+    loop {
+        // Text in escapes is one escape after the other, mostly of three bytes in UTF-8: that case by itself.
+        while let Some(code @ (0x800..0xd800 | 0xe000..0x1_0000)) = unit(pieces.0) {
+            let byte = |shift: u32, mark: u32| (mark | (code >> shift & 0x3f)) as u8;
+            out.extend_from_slice(&[(0xe0 | code >> 12) as u8, byte(6, 0x80), byte(0, 0x80)]);
+            pieces.0 = &pieces.0[6..];
+        }
+        match pieces.next() {
+            None => return,
+            Some(Piece::Plain(bytes) | Piece::Short(bytes, _) | Piece::Odd(bytes)) => {
+                out.extend_from_slice(bytes);
+            }
+            Some(Piece::Char(char)) => write_char(char, out),
         }
     }
 }
@@ -92,9 +101,8 @@ fn write_char(char: char, out: &mut Vec<u8>) {
         '\u{c}' => out.extend_from_slice(b"\\f"),
         '\r' => out.extend_from_slice(b"\\r"),
         '\0'..='\u{1f}' => {
-            const HEX: &[u8; 16] = b"0123456789abcdef";
             let code = char as usize;
-            out.extend_from_slice(&[b'\\', b'u', b'0', b'0', HEX[code >> 4], HEX[code & 15]]);
+            out.extend_from_slice(&[b'\\', b'u', b'0', b'0', HEX_DIGITS[code >> 4], HEX_DIGITS[code & 15]]);
         }
         _ => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
     }
@@ -153,16 +161,31 @@ impl<'a> Iterator for Pieces<'a> {
 }
 
 /// The code unit of a `\uXXXX` at the start of `bytes`.
+#[inline]
 fn unit(bytes: &[u8]) -> Option<u32> {
-    let [b'\\', b'u', digits @ ..] = bytes else {
+    let Some([b'\\', b'u', a, b, c, d]) = bytes.first_chunk() else {
         return None;
     };
-    let mut code = 0;
-    for digit in digits.get(..4)? {
-        code = code * 16 + char::from(*digit).to_digit(16)?;
-    }
-    Some(code)
+    let digit = |byte: &u8| i32::from(HEX_VALUES[usize::from(*byte)]);
+    // One digit that is none makes the whole negative.
+    let code = digit(a) << 12 | digit(b) << 8 | digit(c) << 4 | digit(d);
+    u32::try_from(code).ok()
 }
+
+/// The value of each byte as a hexadecimal digit; -1 for those that are none.
+const HEX_VALUES: [i8; 256] = {
+    let mut values = [-1; 256];
+    let mut value = 0_u8;
+    while value < 16 {
+        let digit = HEX_DIGITS[value as usize];
+        values[digit as usize] = value.cast_signed();
+        values[digit.to_ascii_uppercase() as usize] = value.cast_signed();
+        value += 1;
+    }
+    values
+};
+
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 #[cfg(test)]
 mod tests {
@@ -176,14 +199,7 @@ mod tests {
 
     #[test]
     fn escapes_mean_what_serde_json_says() {
-        for raw in [
-            r"plain",
-            r"a\nb",
-            r#"\"\\\/\b\f\n\r\t"#,
-            r"\u00e9\u4e2d",
-            r"\ud83d\ude00x",
-            r"\u006bv",
-        ] {
+        for raw in [r"plain", r"a\nb", r#"\"\\\/\b\f\n\r\t"#, r"\u00e9\u4e2d", r"\ud83d\ude00x", r"\u006bv"] {
             let wanted: String = serde_json::from_str(&format!("\"{raw}\"")).unwrap();
             assert_eq!(unescape(raw.as_bytes()), wanted, "{raw}");
         }

@@ -144,11 +144,7 @@ impl<'a> Reader<'a> {
                 let value = object.skip_value()?;
                 let strips = &mut self.scratch.strips;
                 let cut = rule.cut(strips.len(), &key, value.end, object.comma_after());
-                strips.push(Strip {
-                    field,
-                    place: Place::Top,
-                    cut,
-                });
+                strips.push(Strip { field, place: Place::Top, cut });
                 continue;
             }
             rule.keep();
@@ -183,16 +179,8 @@ impl<'a> Reader<'a> {
     fn slot(&mut self, slot: usize, key: &Key) -> Result<usize, BodyError> {
         let reading = self.shape.slots()[slot].1;
         let from = self.scratch.parts.len();
-        let flat = Flatten {
-            body: self.body,
-            scratch: self.scratch,
-        }
-        .value(key, reading)?;
-        self.segments[slot] = Segment {
-            from,
-            to: self.scratch.parts.len(),
-            ids: flat.ids,
-        };
+        let flat = Flatten { body: self.body, scratch: self.scratch }.value(key, reading)?;
+        self.segments[slot] = Segment { from, to: self.scratch.parts.len(), ids: flat.ids };
         Ok(flat.end)
     }
 
@@ -205,10 +193,7 @@ impl<'a> Reader<'a> {
         while let Some(key) = object.next_key()? {
             let value = object.skip_value()?;
             if key.name(self.body, &mut KeyBuffer::default()) == b"session_id" {
-                self.session = Span {
-                    start: value.start,
-                    end: value.end,
-                };
+                self.session = Span { start: value.start, end: value.end };
             }
         }
         Ok(object.end())
@@ -230,10 +215,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let value = object.skip_value()?;
-            let value = Span {
-                start: value.start,
-                end: value.end,
-            };
+            let value = Span { start: value.start, end: value.end };
             match name {
                 b"n" => self.sampling.n = value,
                 b"best_of" => self.sampling.best_of = value,
@@ -257,10 +239,7 @@ impl<'a> Reader<'a> {
     /// The count in the first of these places that has one.
     fn count(&self, fields: &[Field], nested: Span) -> Option<u64> {
         let nested = scalar::count(nested.of(self.body));
-        fields
-            .iter()
-            .find_map(|field| scalar::count(self.raw(*field)))
-            .or(nested)
+        fields.iter().find_map(|field| scalar::count(self.raw(*field))).or(nested)
     }
 
     fn facts(mut self) -> Facts<'a> {
@@ -297,11 +276,7 @@ impl<'a> Reader<'a> {
             true => Prompt::Ids(parts),
             false => Prompt::Text(parts),
         };
-        Facts {
-            prompt,
-            strips: &scratch.strips,
-            ..facts
-        }
+        Facts { prompt, strips: &scratch.strips, ..facts }
     }
 
     fn model(&self) -> ModelFact<'a> {

@@ -45,10 +45,7 @@ impl Flatten<'_, '_> {
         let first = self.body.get(at).copied();
         let end = match (reading, first) {
             (Reading::Ids, Some(b'[')) => {
-                return Ok(Flat {
-                    end: self.ids(at)?,
-                    ids: true,
-                });
+                return Ok(Flat { end: self.ids(at)?, ids: true });
             }
             (Reading::Input, Some(b'[')) => return self.list(at),
             (Reading::Input | Reading::Content, Some(b'"')) => self.string(at)?,
@@ -79,10 +76,7 @@ impl Flatten<'_, '_> {
         }
         let start = self.scratch.bytes.len();
         crate::escape::write_canonical(raw, &mut self.scratch.bytes);
-        Part::Scratch(Span {
-            start,
-            end: self.scratch.bytes.len(),
-        })
+        Part::Scratch(Span { start, end: self.scratch.bytes.len() })
     }
 
     fn push(&mut self, span: Span) {
@@ -108,18 +102,9 @@ impl Flatten<'_, '_> {
 
     fn named_raw(&mut self, key: &Key) -> Result<Flat, BodyError> {
         let end = value_end(self.body, key.value_at)?;
-        let value = Span {
-            start: key.value_at,
-            end,
-        };
+        let value = Span { start: key.value_at, end };
         if value.of(self.body) != b"null" {
-            self.other((
-                Span {
-                    start: key.raw.start,
-                    end: key.raw.end,
-                },
-                value,
-            ));
+            self.other((Span { start: key.raw.start, end: key.raw.end }, value));
         }
         Ok(Flat { end, ids: false })
     }
@@ -134,14 +119,10 @@ impl Flatten<'_, '_> {
     /// A list of token ids, without brackets and whitespace.
     fn ids(&mut self, at: usize) -> Result<usize, BodyError> {
         let end = value_end(self.body, at)?;
-        let span = Span {
-            start: at + 1,
-            end: end - 1,
-        };
+        let span = Span { start: at + 1, end: end - 1 };
         let raw = span.of(self.body);
-        let spaced = raw
-            .chunks(BLOCK)
-            .any(|block| block.iter().fold(false, |any, byte| any | (*byte <= b' ')));
+        let spaced =
+            raw.chunks(BLOCK).any(|block| block.iter().fold(false, |any, byte| any | (*byte <= b' ')));
         if !spaced {
             self.scratch.parts.push(Part::Body(span));
             return Ok(end);
@@ -149,10 +130,7 @@ impl Flatten<'_, '_> {
         let bytes = &mut self.scratch.bytes;
         let start = bytes.len();
         compact(raw, bytes);
-        let part = Part::Scratch(Span {
-            start,
-            end: bytes.len(),
-        });
+        let part = Part::Scratch(Span { start, end: bytes.len() });
         self.scratch.parts.push(part);
         Ok(end)
     }
@@ -165,10 +143,7 @@ impl Flatten<'_, '_> {
         while let Some(element) = array.next_element()? {
             let byte = self.body[element];
             if first && matches!(byte, b'0'..=b'9' | b'-') {
-                return Ok(Flat {
-                    end: self.ids(at)?,
-                    ids: true,
-                });
+                return Ok(Flat { end: self.ids(at)?, ids: true });
             }
             if !first {
                 self.mark(NEXT_ITEM);
@@ -184,10 +159,7 @@ impl Flatten<'_, '_> {
             array.end_element(end)?;
             first = false;
         }
-        Ok(Flat {
-            end: array.end(),
-            ids,
-        })
+        Ok(Flat { end: array.end(), ids })
     }
 
     /// A list of messages, or a list of such lists.
@@ -240,15 +212,9 @@ impl Flatten<'_, '_> {
                 }
                 name => {
                     let value = object.skip_value()?;
-                    let value = Span {
-                        start: value.start,
-                        end: value.end,
-                    };
+                    let value = Span { start: value.start, end: value.end };
                     if !is_default(name, value.of(body)) {
-                        let key = Span {
-                            start: key.raw.start,
-                            end: key.raw.end,
-                        };
+                        let key = Span { start: key.raw.start, end: key.raw.end };
                         self.scratch.others.push((key, value));
                     }
                 }
@@ -293,10 +259,7 @@ impl Flatten<'_, '_> {
         let mut object = Object::open(body, at)?;
         while let Some(key) = object.next_key()? {
             let value = object.skip_value()?;
-            let value = Span {
-                start: value.start,
-                end: value.end,
-            };
+            let value = Span { start: value.start, end: value.end };
             match key.name(body, &mut buffer) {
                 b"text" => self.push(inside(body, value.start, value.end)),
                 b"image_url" | b"video_url" | b"audio_url" => self.media(value)?,
@@ -305,13 +268,7 @@ impl Flatten<'_, '_> {
                     self.digest(value);
                 }
                 name if is_default(name, value.of(body)) => {}
-                _ => self.other((
-                    Span {
-                        start: key.raw.start,
-                        end: key.raw.end,
-                    },
-                    value,
-                )),
+                _ => self.other((Span { start: key.raw.start, end: key.raw.end }, value)),
             }
         }
         Ok(object.end())
@@ -325,10 +282,7 @@ impl Flatten<'_, '_> {
             while let Some(key) = object.next_key()? {
                 let member = object.skip_value()?;
                 if key.name(self.body, &mut KeyBuffer::default()) == b"url" {
-                    url = Span {
-                        start: member.start,
-                        end: member.end,
-                    };
+                    url = Span { start: member.start, end: member.end };
                 }
             }
         }
@@ -346,20 +300,14 @@ impl Flatten<'_, '_> {
         let start = self.scratch.bytes.len();
         let digest = xxh3_64(span.of(self.body)).to_le_bytes();
         self.scratch.bytes.extend_from_slice(&digest);
-        self.scratch.parts.push(Part::Scratch(Span {
-            start,
-            end: start + digest.len(),
-        }));
+        self.scratch.parts.push(Part::Scratch(Span { start, end: start + digest.len() }));
     }
 }
 
 /// What is between the quotes of a string; any other value as it is.
 fn inside(body: &[u8], start: usize, end: usize) -> Span {
     match &body[start..end] {
-        [b'"', .., b'"'] => Span {
-            start: start + 1,
-            end: end - 1,
-        },
+        [b'"', .., b'"'] => Span { start: start + 1, end: end - 1 },
         _ => Span { start, end },
     }
 }
@@ -367,10 +315,7 @@ fn inside(body: &[u8], start: usize, end: usize) -> Span {
 /// True for members that do not change what is rendered, so that clients that write them out share prefixes with others.
 fn is_default(name: &[u8], value: &[u8]) -> bool {
     match name {
-        b"type" => matches!(
-            value,
-            b"\"message\"" | b"\"text\"" | b"\"input_text\"" | b"\"output_text\""
-        ),
+        b"type" => matches!(value, b"\"message\"" | b"\"text\"" | b"\"input_text\"" | b"\"output_text\""),
         // A mark that Anthropic clients move to the last message in every turn.
         b"cache_control" | b"status" => true,
         _ => value == b"null",
@@ -379,14 +324,29 @@ fn is_default(name: &[u8], value: &[u8]) -> bool {
 
 /// Appends `raw` without whitespace.
 fn compact(raw: &[u8], out: &mut Vec<u8>) {
+    const WORD: usize = size_of::<u64>();
     let mut at = out.len();
     out.resize(at + raw.len(), 0);
-    for byte in raw {
-        // Written always, kept if not whitespace: a branch here would be mispredicted for every id.
+    let mut rest = raw;
+    // A word at a time up to the next whitespace: going byte by byte costs several times as much for long lists.
+    while let Some(word) = rest.first_chunk::<WORD>() {
+        out[at..at + WORD].copy_from_slice(word);
+        let kept = first_space(u64::from_le_bytes(*word));
+        at += kept;
+        rest = &rest[(kept + 1).min(WORD)..];
+    }
+    for byte in rest {
         out[at] = *byte;
         at += usize::from(*byte > b' ');
     }
     out.truncate(at);
+}
+
+/// How many bytes of a word, from its lowest, come before one that is not above a space.
+fn first_space(word: u64) -> usize {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let found = word.wrapping_sub(ONES * (b' ' as u64 + 1)) & !word & (ONES << 7);
+    found.trailing_zeros() as usize / 8
 }
 
 #[cfg(test)]

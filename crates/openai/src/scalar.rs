@@ -81,27 +81,10 @@ mod tests {
 
     #[test]
     fn truth_is_read_as_laxly_as_pydantic_does() {
-        for raw in [
-            &b"true"[..],
-            b"1",
-            b"1.0",
-            b"\"true\"",
-            b"\"YES\"",
-            b"\"on\"",
-            b"\"1\"",
-        ] {
+        for raw in [&b"true"[..], b"1", b"1.0", b"\"true\"", b"\"YES\"", b"\"on\"", b"\"1\""] {
             assert!(truth(raw), "{}", String::from_utf8_lossy(raw));
         }
-        for raw in [
-            &b"false"[..],
-            b"0",
-            b"null",
-            b"\"off\"",
-            b"2",
-            b"",
-            b"{}",
-            b"[true]",
-        ] {
+        for raw in [&b"false"[..], b"0", b"null", b"\"off\"", b"2", b"", b"{}", b"[true]"] {
             assert!(!truth(raw), "{}", String::from_utf8_lossy(raw));
         }
     }

@@ -194,28 +194,16 @@ impl BodyShape {
             Self::Chat => &CHAT,
             Self::ChatTokens => &CHAT_TOKENS,
             Self::Completions => &[IDS, ALSO_IDS, (F::Prompt, R::Input)],
-            Self::Responses => &[
-                IDS,
-                ALSO_IDS,
-                (F::Tools, R::Raw),
-                (F::Instructions, R::Content),
-                (F::Input, R::Items),
-            ],
-            Self::Messages => &[
-                IDS,
-                ALSO_IDS,
-                (F::Tools, R::Raw),
-                (F::System, R::Content),
-                (F::Messages, R::Messages),
-            ],
+            Self::Responses => {
+                &[IDS, ALSO_IDS, (F::Tools, R::Raw), (F::Instructions, R::Content), (F::Input, R::Items)]
+            }
+            Self::Messages => {
+                &[IDS, ALSO_IDS, (F::Tools, R::Raw), (F::System, R::Content), (F::Messages, R::Messages)]
+            }
             Self::Generate => &[IDS, ALSO_IDS],
-            Self::SglGenerate => &[
-                IDS,
-                ALSO_IDS,
-                (F::InputIds, R::Ids),
-                (F::Text, R::Input),
-                (F::Prompt, R::Input),
-            ],
+            Self::SglGenerate => {
+                &[IDS, ALSO_IDS, (F::InputIds, R::Ids), (F::Text, R::Input), (F::Prompt, R::Input)]
+            }
             Self::Embeddings | Self::Pooling | Self::Classify => {
                 &[IDS, ALSO_IDS, (F::Input, R::Input), (F::Messages, R::Messages)]
             }

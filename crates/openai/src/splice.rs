@@ -75,11 +75,7 @@ impl Splices {
 
     /// Replaces the bytes in `range` by `text`. Of edits that overlap, the one that starts first holds.
     pub fn replace(&mut self, range: Range<usize>, text: Bytes) {
-        self.edits.push(Edit {
-            range,
-            text,
-            insert: false,
-        });
+        self.edits.push(Edit { range, text, insert: false });
     }
 
     /// Adds edits that change members of the object at `path` (empty: the top-level object), in one walk over it.
@@ -149,20 +145,13 @@ impl Splices {
         let mut empty = true;
         for member in members {
             let member = member?;
-            let hit = changes
-                .iter()
-                .position(|change| is_named(body, &member, change.name()));
+            let hit = changes.iter().position(|change| is_named(body, &member, change.name()));
             if let Some(index) = hit {
                 found[index] = true;
             }
             match hit.map(|index| &changes[index]) {
                 Some(Change::Cut(_)) => {
-                    let range = rule.cut(
-                        self.edits.len(),
-                        &member.key,
-                        member.value.end,
-                        member.comma_after,
-                    );
+                    let range = rule.cut(self.edits.len(), &member.key, member.value.end, member.comma_after);
                     self.replace(range, Bytes::new());
                     continue;
                 }
@@ -190,11 +179,7 @@ impl Splices {
 
     fn insert(&mut self, open: usize, name: &str, value: &[u8]) {
         let text = Bytes::from(member_text(name, value));
-        self.edits.push(Edit {
-            range: open + 1..open + 1,
-            text,
-            insert: true,
-        });
+        self.edits.push(Edit { range: open + 1..open + 1, text, insert: true });
     }
 
     /// The edited body in one piece; the body itself if there is nothing to edit.
@@ -226,9 +211,7 @@ impl Splices {
             if !edit.text.is_empty() {
                 pieces.push(edit.text.clone());
             }
-            let another = order
-                .get(index + 1)
-                .is_some_and(|next| next.insert && next.range == edit.range);
+            let another = order.get(index + 1).is_some_and(|next| next.insert && next.range == edit.range);
             if edit.insert && (another || !self.empty.contains(&(edit.range.start - 1))) {
                 pieces.push(Bytes::from_static(b","));
             }
@@ -277,10 +260,7 @@ fn new_object(path: &[&str], changes: &[Change<'_>]) -> Option<Bytes> {
         return None;
     }
     let wrap = |inner: Vec<u8>| [b"{".as_slice(), &inner, b"}"].concat();
-    let object = path
-        .iter()
-        .rev()
-        .fold(wrap(members), |inner, name| wrap(member_text(name, &inner)));
+    let object = path.iter().rev().fold(wrap(members), |inner, name| wrap(member_text(name, &inner)));
     Some(Bytes::from(object))
 }
 

@@ -54,10 +54,7 @@ const HEAD: usize = 64;
 
 impl Default for Head {
     fn default() -> Self {
-        Self {
-            bytes: [0; HEAD],
-            length: 0,
-        }
+        Self { bytes: [0; HEAD], length: 0 }
     }
 }
 
@@ -171,11 +168,7 @@ fn kind_of_line(line: &[u8]) -> RecordKind {
             _ => RecordKind::Data,
         };
     }
-    if line.starts_with(b":") {
-        RecordKind::Comment
-    } else {
-        RecordKind::Data
-    }
+    if line.starts_with(b":") { RecordKind::Comment } else { RecordKind::Data }
 }
 
 fn kind_of_data(data: &[u8]) -> RecordKind {

@@ -90,9 +90,7 @@ impl InternalField {
         if !matches!(name, [b'k' | b'e' | b'b' | b'd' | b'r', ..]) {
             return None;
         }
-        Self::ALL
-            .into_iter()
-            .find(|field| field.as_str().as_bytes() == name)
+        Self::ALL.into_iter().find(|field| field.as_str().as_bytes() == name)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Finds token counts in the records of a stream, wherever the stream is split; must keep a bounded amount of it.
 
-use memchr::memmem;
+use memchr::{memchr, memchr3, memmem};
 
 /// Token counts as a worker reported them. Counts that a later report leaves out keep their last value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,8 +25,9 @@ pub(crate) struct UsageScan {
     finder: memmem::Finder<'static>,
     /// The end of what was seen of a record that is not whole yet, shorter than [`NAME`].
     tail: Vec<u8>,
-    /// What followed a name so far, while it is being collected.
-    held: Option<Vec<u8>>,
+    /// What followed the last name so far, if that may go on in the next piece.
+    held: Vec<u8>,
+    holding: bool,
     found: Usage,
 }
 
@@ -35,7 +36,8 @@ impl Default for UsageScan {
         Self {
             finder: memmem::Finder::new(NAME),
             tail: Vec::with_capacity(NAME.len() * 2),
-            held: None,
+            held: Vec::new(),
+            holding: false,
             found: Usage::default(),
         }
     }
@@ -44,36 +46,36 @@ impl Default for UsageScan {
 impl UsageScan {
     /// True if `chunk` can be passed over, except for the record that is not whole at its end.
     pub(crate) fn nothing_in(&self, chunk: &[u8]) -> bool {
-        self.held.is_none() && self.tail.is_empty() && self.finder.find(chunk).is_none()
+        !self.holding && self.tail.is_empty() && self.finder.find(chunk).is_none()
     }
 
     /// Looks through the rest of a record, and returns what was found in all of it.
     pub(crate) fn end(&mut self, piece: &[u8]) -> Usage {
-        self.piece(piece);
-        self.flush();
+        let last = self.piece(piece);
+        self.close(last);
         self.tail.clear();
         std::mem::take(&mut self.found)
     }
 
     /// Looks through a piece of a record of which more will come.
     pub(crate) fn more(&mut self, piece: &[u8]) {
-        self.piece(piece);
+        let last = self.piece(piece);
+        self.hold(last);
         let keep = NAME.len() - 1;
-        self.tail
-            .extend_from_slice(&piece[piece.len().saturating_sub(keep)..]);
+        self.tail.extend_from_slice(&piece[piece.len().saturating_sub(keep)..]);
         let surplus = self.tail.len().saturating_sub(keep);
         self.tail.drain(..surplus);
     }
 
-    fn piece(&mut self, piece: &[u8]) {
-        let mut at = self.straddling(piece);
-        while let Some(offset) = self.finder.find(&piece[at..]) {
-            self.hold(&piece[at..at + offset]);
-            at += offset + NAME.len();
-            self.flush();
-            self.held = Some(Vec::new());
+    /// Reads all that is closed by another name; returns what follows the last name, or the whole piece.
+    fn piece<'p>(&mut self, piece: &'p [u8]) -> &'p [u8] {
+        let mut rest = &piece[self.straddling(piece)..];
+        while let Some(offset) = self.finder.find(rest) {
+            self.close(&rest[..offset]);
+            self.holding = true;
+            rest = &rest[offset + NAME.len()..];
         }
-        self.hold(&piece[at..]);
+        rest
     }
 
     /// Looks for a name that began in an earlier piece; returns where the search goes on.
@@ -89,21 +91,31 @@ impl UsageScan {
         let Some(offset) = memmem::find(&joint[..before + taken], NAME) else {
             return 0;
         };
-        self.flush();
-        self.held = Some(Vec::new());
+        self.close(&[]);
+        self.holding = true;
         offset + NAME.len() - before
     }
 
     fn hold(&mut self, bytes: &[u8]) {
-        if let Some(held) = &mut self.held {
-            let room = READ - held.len();
-            held.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if self.holding {
+            let room = READ - self.held.len();
+            self.held.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
     }
 
-    fn flush(&mut self) {
-        if let Some(held) = self.held.take() {
-            self.found.update(Usage::parse(&held));
+    /// Reads what followed the last name, of which `bytes` is the end.
+    fn close(&mut self, bytes: &[u8]) {
+        if !std::mem::take(&mut self.holding) {
+            return;
+        }
+        if self.held.is_empty() {
+            self.found.update(Usage::parse(&bytes[..bytes.len().min(READ)]));
+        } else {
+            self.holding = true;
+            self.hold(bytes);
+            self.holding = false;
+            self.found.update(Usage::parse(&self.held));
+            self.held.clear();
         }
     }
 }
@@ -123,40 +135,44 @@ impl Usage {
 
     /// Reads a usage object; `text` is what follows its name.
     fn parse(text: &[u8]) -> Self {
-        let Some(object) = braced(text) else {
-            return Self::default();
-        };
-        let any = |names: [&[u8]; 2]| names.into_iter().find_map(|name| number_after(object, name));
-        Self {
-            prompt_tokens: any([b"\"prompt_tokens\"", b"\"input_tokens\""]),
-            completion_tokens: any([b"\"completion_tokens\"", b"\"output_tokens\""]),
-            cached_tokens: any([b"\"cached_tokens\"", b"\"cache_read_input_tokens\""]),
+        let mut usage = Self::default();
+        let mut depth = 0_usize;
+        let mut rest = text.trim_ascii_start();
+        if rest.first() != Some(&b'{') {
+            return usage;
         }
+        while let Some(at) = memchr3(b'{', b'}', b'"', rest) {
+            let byte = rest[at];
+            rest = &rest[at + 1..];
+            match byte {
+                b'{' => depth += 1,
+                b'}' if depth == 1 => break,
+                b'}' => depth -= 1,
+                _ => {
+                    let Some(close) = memchr(b'"', rest) else { break };
+                    let (name, behind) = rest.split_at(close);
+                    rest = &behind[1..];
+                    usage.member(name, rest);
+                }
+            }
+        }
+        usage
+    }
+
+    fn member(&mut self, name: &[u8], behind: &[u8]) {
+        let place = match name {
+            b"prompt_tokens" | b"input_tokens" => &mut self.prompt_tokens,
+            b"completion_tokens" | b"output_tokens" => &mut self.completion_tokens,
+            b"cached_tokens" | b"cache_read_input_tokens" => &mut self.cached_tokens,
+            _ => return,
+        };
+        *place = place.or_else(|| number(behind));
     }
 }
 
-/// The object at the start of `text`, or as much of it as there is.
-fn braced(text: &[u8]) -> Option<&[u8]> {
-    let text = text.trim_ascii_start();
-    if text.first() != Some(&b'{') {
-        return None;
-    }
-    let mut depth = 0_usize;
-    let end = text.iter().position(|byte| {
-        depth = depth
-            .saturating_add(usize::from(*byte == b'{'))
-            .saturating_sub(usize::from(*byte == b'}'));
-        depth == 0
-    });
-    Some(&text[..end.map_or(text.len(), |brace| brace + 1)])
-}
-
-fn number_after(object: &[u8], name: &[u8]) -> Option<u64> {
-    let at = memmem::find(object, name)? + name.len();
-    let value = object[at..]
-        .trim_ascii_start()
-        .strip_prefix(b":")?
-        .trim_ascii_start();
+/// The number behind a name and its colon.
+fn number(behind: &[u8]) -> Option<u64> {
+    let value = behind.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     // Digits that reach the end of what was kept may be half a number.
     if digits == value.len() {
@@ -174,11 +190,7 @@ mod tests {
     }
 
     fn usage(prompt: u64, completion: u64, cached: Option<u64>) -> Usage {
-        Usage {
-            prompt_tokens: Some(prompt),
-            completion_tokens: Some(completion),
-            cached_tokens: cached,
-        }
+        Usage { prompt_tokens: Some(prompt), completion_tokens: Some(completion), cached_tokens: cached }
     }
 
     #[test]
@@ -215,32 +227,27 @@ mod tests {
                 let mut scan = UsageScan::default();
                 scan.more(&record[..first]);
                 scan.more(&record[first..second]);
-                assert_eq!(
-                    scan.end(&record[second..]),
-                    usage(51, 22, None),
-                    "{first} {second}"
-                );
+                assert_eq!(scan.end(&record[second..]), usage(51, 22, None), "{first} {second}");
             }
         }
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_half_numbers_are_not_counts() {
+    fn what_is_kept_is_bounded() {
         let mut scan = UsageScan::default();
         scan.more(br#"{"usage":{"pad":""#);
         for _ in 0..1000 {
             scan.more(b"xxxxxxxxxxxxxxxxxxxxxxxxx");
         }
-        assert_eq!(scan.held.as_ref().map(Vec::len), Some(READ));
-        let mut long = br#"{"usage":{"pad":""#.to_vec();
-        long.resize(READ - 10, b'x');
-        long.extend_from_slice(br#"","prompt_tokens":123456789}}"#);
-        for cut in 0..20 {
-            let start = cut.min(16);
-            assert_eq!(
-                super::number_after(&long[start..long.len() - 3 - cut], b"\"prompt_tokens\""),
-                None
-            );
+        assert_eq!(scan.held.len(), READ);
+    }
+
+    #[test]
+    fn half_a_number_is_not_a_count() {
+        for length in 0..200 {
+            let pad = "x".repeat(READ - 100 + length);
+            let record = format!("{{\"usage\":{{\"pad\":\"{pad}\",\"prompt_tokens\":123456}}}}");
+            assert!(matches!(scan(record.as_bytes()).prompt_tokens, None | Some(123_456)), "{length}");
         }
     }
 }

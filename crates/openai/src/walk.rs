@@ -47,11 +47,7 @@ impl Key {
     #[inline]
     pub fn name<'b>(&self, body: &'b [u8], buffer: &'b mut KeyBuffer) -> &'b [u8] {
         let raw = &body[self.raw.clone()];
-        if self.escaped {
-            escape::unescape_short(raw, &mut buffer.0)
-        } else {
-            raw
-        }
+        if self.escaped { escape::unescape_short(raw, &mut buffer.0) } else { raw }
     }
 }
 
@@ -117,11 +113,7 @@ pub fn document(body: &[u8]) -> Result<usize, BodyError> {
     }
     let start = if body.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     let at = skip_space(body, start);
-    if body.get(at) == Some(&b'{') {
-        Ok(at)
-    } else {
-        Err(broken(at, "an object was expected"))
-    }
+    if body.get(at) == Some(&b'{') { Ok(at) } else { Err(broken(at, "an object was expected")) }
 }
 
 /// Checks that nothing but whitespace follows the top-level object that ended at `end`.
@@ -130,11 +122,7 @@ pub fn document(body: &[u8]) -> Result<usize, BodyError> {
 /// [`BodyError::Broken`] if something follows.
 pub fn document_end(body: &[u8], end: usize) -> Result<(), BodyError> {
     let at = skip_space(body, end);
-    if at == body.len() {
-        Ok(())
-    } else {
-        Err(broken(at, "the end was expected"))
-    }
+    if at == body.len() { Ok(()) } else { Err(broken(at, "the end was expected")) }
 }
 
 /// Returns where the value that starts at `at` ends.
@@ -173,11 +161,7 @@ pub fn string_end(body: &[u8], open: usize) -> Result<usize, BodyError> {
 }
 
 fn backslashes_before(body: &[u8], quote: usize) -> usize {
-    body[..quote]
-        .iter()
-        .rev()
-        .take_while(|byte| **byte == b'\\')
-        .count()
+    body[..quote].iter().rev().take_while(|byte| **byte == b'\\').count()
 }
 
 fn nested_end(body: &[u8], at: usize, open: u8, close: u8) -> Result<usize, BodyError> {
@@ -205,12 +189,7 @@ fn nested_end(body: &[u8], at: usize, open: u8, close: u8) -> Result<usize, Body
 
 fn scalar_end(body: &[u8], at: usize) -> Result<usize, BodyError> {
     let rest = body.get(at..).unwrap_or_default();
-    let stop = |byte: &u8| {
-        matches!(
-            byte,
-            b',' | b'}' | b']' | b':' | b'"' | b' ' | b'\t' | b'\n' | b'\r'
-        )
-    };
+    let stop = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b':' | b'"' | b' ' | b'\t' | b'\n' | b'\r');
     match rest.iter().position(stop) {
         Some(0) => Err(broken(at, "a value was expected")),
         None => Err(broken(body.len(), "the body ends inside an object")),
@@ -241,12 +220,7 @@ impl<'a> Object<'a> {
         }
         let pos = skip_space(body, at + 1);
         let closed = body.get(pos) == Some(&b'}');
-        Ok(Self {
-            body,
-            pos: pos + usize::from(closed),
-            comma: None,
-            closed,
-        })
+        Ok(Self { body, pos: pos + usize::from(closed), comma: None, closed })
     }
 
     /// The next key, or `None` after the closing brace. Its value has to be consumed before the next call.
@@ -271,12 +245,7 @@ impl<'a> Object<'a> {
         let value_at = skip_space(self.body, colon + 1);
         self.pos = value_at;
         let escaped = memchr(b'\\', &self.body[raw.clone()]).is_some();
-        Ok(Some(Key {
-            raw,
-            escaped,
-            value_at,
-            comma_before: self.comma,
-        }))
+        Ok(Some(Key { raw, escaped, value_at, comma_before: self.comma }))
     }
 
     /// Skips the value of the last key and returns where it is.
@@ -327,12 +296,7 @@ impl<'a> Array<'a> {
         if body.get(at) != Some(&b'[') {
             return Err(broken(at, "an array was expected"));
         }
-        Ok(Self {
-            body,
-            pos: at + 1,
-            first: true,
-            closed: false,
-        })
+        Ok(Self { body, pos: at + 1, first: true, closed: false })
     }
 
     /// Where the next element starts, or `None` after the closing bracket. It has to be consumed before the next call.
@@ -400,12 +364,7 @@ impl<'a> Members<'a> {
     /// [`BodyError`] as [`document`].
     pub fn new(body: &'a [u8]) -> Result<Self, BodyError> {
         let open = document(body)?;
-        Ok(Self {
-            object: Object::open(body, open)?,
-            open,
-            document: true,
-            done: false,
-        })
+        Ok(Self { object: Object::open(body, open)?, open, document: true, done: false })
     }
 
     /// The members of the object that starts at `at` in a body that was checked before.
@@ -413,12 +372,7 @@ impl<'a> Members<'a> {
     /// # Errors
     /// [`BodyError::Broken`] if there is no object.
     pub fn nested(body: &'a [u8], at: usize) -> Result<Self, BodyError> {
-        Ok(Self {
-            object: Object::open(body, at)?,
-            open: at,
-            document: false,
-            done: false,
-        })
+        Ok(Self { object: Object::open(body, at)?, open: at, document: false, done: false })
     }
 
     /// Where the object's `{` is.
@@ -434,11 +388,7 @@ impl<'a> Members<'a> {
             return Ok(None);
         };
         let value = self.object.skip_value()?;
-        Ok(Some(Member {
-            key,
-            value,
-            comma_after: self.object.comma_after(),
-        }))
+        Ok(Some(Member { key, value, comma_after: self.object.comma_after() }))
     }
 }
 

@@ -142,11 +142,6 @@ pub(crate) struct Pick {
 impl Pick {
     /// A pick that did not look at the prompt.
     pub(crate) const fn plain(index: usize, reason: Reason) -> Self {
-        Self {
-            index,
-            reason,
-            matched: 0,
-            key_len: 0,
-        }
+        Self { index, reason, matched: 0, key_len: 0 }
     }
 }

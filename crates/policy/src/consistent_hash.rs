@@ -59,8 +59,7 @@ impl ConsistentHash {
         self.members = (0..fleet.len()).map(|i| fleet.slot(i)).collect();
         if old.iter().any(|slot| self.members.binary_search(slot).is_err()) {
             let members = &self.members;
-            self.points
-                .retain(|(_, slot)| members.binary_search(slot).is_ok());
+            self.points.retain(|(_, slot)| members.binary_search(slot).is_ok());
         }
         for i in (0..fleet.len()).filter(|&i| old.binary_search(&fleet.slot(i)).is_err()) {
             let (name, slot) = (ring_hash(fleet.name(i).as_bytes()), fleet.slot(i));
@@ -117,10 +116,7 @@ mod tests {
         for (i, (was, is)) in before.iter().zip(homes(&mut ring, &fleet, 2000)).enumerate() {
             assert_ne!(is, gone);
             assert!(*was == gone || *was == is);
-            let reason = ring
-                .pick(Some(key(i as u32)), &fleet, &mut Draw::new(0, 0))
-                .unwrap()
-                .reason;
+            let reason = ring.pick(Some(key(i as u32)), &fleet, &mut Draw::new(0, 0)).unwrap().reason;
             assert_eq!(reason == Reason::NextOnRing, *was == gone);
         }
         fleet.workers[2].eligible = true;
@@ -143,10 +139,7 @@ mod tests {
     #[test]
     fn no_member_and_no_eligible_member_are_no_choice() {
         let mut ring = ConsistentHash::default();
-        assert_eq!(
-            ring.pick(Some(key(1)), &Sample::new(0), &mut Draw::new(0, 0)),
-            None
-        );
+        assert_eq!(ring.pick(Some(key(1)), &Sample::new(0), &mut Draw::new(0, 0)), None);
         let mut fleet = Sample::new(2);
         for worker in &mut fleet.workers {
             worker.eligible = false;

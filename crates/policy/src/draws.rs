@@ -17,9 +17,7 @@ pub(crate) struct Draw {
 impl Draw {
     /// The stream of choice number `number`.
     pub(crate) const fn new(seed: u64, number: u64) -> Self {
-        Self {
-            state: mix(seed.wrapping_add(mix(number.wrapping_add(GOLDEN)))),
-        }
+        Self { state: mix(seed.wrapping_add(mix(number.wrapping_add(GOLDEN)))) }
     }
 
     /// The next number, uniform over all of `u64`.

@@ -32,22 +32,14 @@ impl PrefixKey {
     /// An empty key. Keep it as scratch: [`PrefixKey::builder`] reuses its memory.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            chain: Vec::new(),
-            len_bytes: 0,
-        }
+        Self { chain: Vec::new(), len_bytes: 0 }
     }
 
     /// Empties the key and starts to fill it. `namespace` separates prompts that must never match each other
     /// (a hash of cache salt, LoRA adapter, …).
     pub fn builder(&mut self, namespace: u64) -> PrefixKeyBuilder<'_> {
         self.clear();
-        PrefixKeyBuilder {
-            chained: namespace,
-            carry: [0; BLOCK_BYTES],
-            carried: 0,
-            key: self,
-        }
+        PrefixKeyBuilder { chained: namespace, carry: [0; BLOCK_BYTES], carried: 0, key: self }
     }
 
     /// Empties the key, keeping its memory.
@@ -122,9 +114,7 @@ impl PrefixKeyBuilder<'_> {
     pub fn finish(self) {
         if self.carried > 0 {
             let seed = self.chained ^ PARTIAL_SEED.wrapping_mul(2 * self.carried as u64 + 1);
-            self.key
-                .chain
-                .push(xxh3_64_with_seed(&self.carry[..self.carried], seed));
+            self.key.chain.push(xxh3_64_with_seed(&self.carry[..self.carried], seed));
         }
     }
 }
@@ -166,10 +156,7 @@ impl HashKey {
     /// Hashes the value of a key. The same on every replica.
     #[must_use]
     pub fn new(kind: HashKeyKind, value: &[u8]) -> Self {
-        Self {
-            hash: ring_hash(value),
-            kind,
-        }
+        Self { hash: ring_hash(value), kind }
     }
 }
 

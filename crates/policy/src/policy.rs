@@ -46,11 +46,7 @@ impl Policy {
             PolicyKind::RoundRobin => Rule::RoundRobin(RoundRobin::default()),
             PolicyKind::Random => Rule::Random,
         };
-        Self {
-            kind: settings.kind,
-            seed,
-            state: Mutex::new(State { choices: 0, rule }),
-        }
+        Self { kind: settings.kind, seed, state: Mutex::new(State { choices: 0, rule }) }
     }
 
     /// Chooses an eligible worker and lets `take` make its in-flight guard before anybody else may choose, so
@@ -137,13 +133,7 @@ mod tests {
     use crate::testing::Sample;
 
     fn policy(kind: PolicyKind, seed: u64) -> Policy {
-        Policy::new(
-            &PolicySettings {
-                kind,
-                ..PolicySettings::default()
-            },
-            seed,
-        )
+        Policy::new(&PolicySettings { kind, ..PolicySettings::default() }, seed)
     }
 
     fn key_of(text: &[u8]) -> PrefixKey {
@@ -160,15 +150,8 @@ mod tests {
             .map(|i| {
                 let prefix = key_of(&i.to_le_bytes());
                 let hash = (i % 3 != 0).then(|| HashKey::new(HashKeyKind::Body, &i.to_le_bytes()));
-                let ask = Ask {
-                    prefix: Some(&prefix),
-                    hash,
-                    now_ms: u64::from(i),
-                };
-                policy
-                    .select(&ask, fleet, |choice| fleet.take(choice.index))
-                    .unwrap()
-                    .0
+                let ask = Ask { prefix: Some(&prefix), hash, now_ms: u64::from(i) };
+                policy.select(&ask, fleet, |choice| fleet.take(choice.index)).unwrap().0
             })
             .collect()
     }
@@ -184,19 +167,11 @@ mod tests {
         for kind in [PolicyKind::CacheAware, PolicyKind::RoundRobin] {
             let fleet = Sample::new(10);
             burst(&policy(kind, 1), &fleet, 100);
-            assert!(
-                fleet.workers.iter().all(|worker| worker.in_flight.get() == 10),
-                "{kind}"
-            );
+            assert!(fleet.workers.iter().all(|worker| worker.in_flight.get() == 10), "{kind}");
         }
         let fleet = Sample::new(10);
         burst(&policy(PolicyKind::PowerOfTwo, 1), &fleet, 100);
-        assert!(
-            fleet
-                .workers
-                .iter()
-                .all(|worker| (6..=13).contains(&worker.in_flight.get()))
-        );
+        assert!(fleet.workers.iter().all(|worker| (6..=13).contains(&worker.in_flight.get())));
     }
 
     #[test]
@@ -204,13 +179,8 @@ mod tests {
         let (fleet, policy) = (Sample::new(4), policy(PolicyKind::CacheAware, 1));
         for i in 0..40_u32 {
             let prefix = key_of(&i.to_le_bytes());
-            let ask = Ask {
-                prefix: Some(&prefix),
-                ..Ask::default()
-            };
-            let (choice, ()) = policy
-                .select(&ask, &fleet, |choice| fleet.take(choice.index))
-                .unwrap();
+            let ask = Ask { prefix: Some(&prefix), ..Ask::default() };
+            let (choice, ()) = policy.select(&ask, &fleet, |choice| fleet.take(choice.index)).unwrap();
             fleet.workers[choice.index].in_flight.set(0);
         }
         assert!(fleet.workers.iter().all(|worker| worker.served.get() == 10));
@@ -220,10 +190,7 @@ mod tests {
     fn another_seed_gives_another_order() {
         for kind in [PolicyKind::CacheAware, PolicyKind::PowerOfTwo, PolicyKind::Random] {
             let order = |seed| -> Vec<usize> {
-                burst(&policy(kind, seed), &Sample::new(10), 50)
-                    .iter()
-                    .map(|choice| choice.index)
-                    .collect()
+                burst(&policy(kind, seed), &Sample::new(10), 50).iter().map(|choice| choice.index).collect()
             };
             assert_ne!(order(1), order(2), "{kind}");
         }
@@ -232,9 +199,8 @@ mod tests {
     #[test]
     fn a_panic_in_take_does_not_stop_the_policy() {
         let (fleet, policy) = (Sample::new(2), policy(PolicyKind::RoundRobin, 1));
-        let caught = catch_unwind(AssertUnwindSafe(|| {
-            policy.select(&Ask::default(), &fleet, |_| panic!("guard"))
-        }));
+        let caught =
+            catch_unwind(AssertUnwindSafe(|| policy.select(&Ask::default(), &fleet, |_| panic!("guard"))));
         assert!(caught.is_err());
         assert!(policy.select(&Ask::default(), &fleet, |_| ()).is_some());
     }

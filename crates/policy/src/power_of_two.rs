@@ -10,11 +10,7 @@ pub(crate) fn pick<F: Fleet>(fleet: &F, draw: &mut Draw) -> Option<Pick> {
     let Some(second) = draw.eligible(fleet, Some(first)) else {
         return Some(Pick::plain(first, Reason::OnlyCandidate));
     };
-    let index = if fleet.in_flight(second) < fleet.in_flight(first) {
-        second
-    } else {
-        first
-    };
+    let index = if fleet.in_flight(second) < fleet.in_flight(first) { second } else { first };
     Some(Pick::plain(index, Reason::FewerInFlight))
 }
 
@@ -28,10 +24,7 @@ mod tests {
         let fleet = Sample::new(2);
         fleet.workers[0].in_flight.set(1);
         for k in 0..500 {
-            assert_eq!(
-                pick(&fleet, &mut Draw::new(3, k)),
-                Some(Pick::plain(1, Reason::FewerInFlight))
-            );
+            assert_eq!(pick(&fleet, &mut Draw::new(3, k)), Some(Pick::plain(1, Reason::FewerInFlight)));
         }
     }
 
@@ -44,10 +37,7 @@ mod tests {
             counts[pick(&fleet, &mut Draw::new(3, k)).unwrap().index] += 1;
         }
         assert_eq!(counts[4], 0);
-        assert!(
-            counts.iter().enumerate().all(|(i, &count)| i == 4 || count > 150),
-            "{counts:?}"
-        );
+        assert!(counts.iter().enumerate().all(|(i, &count)| i == 4 || count > 150), "{counts:?}");
     }
 
     #[test]
@@ -55,10 +45,7 @@ mod tests {
         let mut fleet = Sample::new(3);
         fleet.workers[0].eligible = false;
         fleet.workers[2].eligible = false;
-        assert_eq!(
-            pick(&fleet, &mut Draw::new(0, 0)),
-            Some(Pick::plain(1, Reason::OnlyCandidate))
-        );
+        assert_eq!(pick(&fleet, &mut Draw::new(0, 0)), Some(Pick::plain(1, Reason::OnlyCandidate)));
         fleet.workers[1].eligible = false;
         assert_eq!(pick(&fleet, &mut Draw::new(0, 0)), None);
     }

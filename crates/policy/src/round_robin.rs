@@ -40,9 +40,7 @@ mod tests {
     use crate::testing::Sample;
 
     fn turns(policy: &mut RoundRobin, fleet: &Sample, count: usize) -> Vec<u32> {
-        (0..count)
-            .map(|_| fleet.slot(policy.pick(fleet).unwrap().index).0)
-            .collect()
+        (0..count).map(|_| fleet.slot(policy.pick(fleet).unwrap().index).0).collect()
     }
 
     #[test]

@@ -28,13 +28,8 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// All kinds, in the order of the documentation.
-    pub const ALL: [Self; 5] = [
-        Self::CacheAware,
-        Self::PowerOfTwo,
-        Self::ConsistentHash,
-        Self::RoundRobin,
-        Self::Random,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::CacheAware, Self::PowerOfTwo, Self::ConsistentHash, Self::RoundRobin, Self::Random];
 
     /// The name in the command line, the config file and metrics.
     #[must_use]
@@ -169,10 +164,7 @@ mod tests {
     fn names_survive_a_round_trip() {
         for kind in PolicyKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
-            assert_eq!(
-                serde_json::to_string(&kind).unwrap(),
-                format!("{:?}", kind.as_str())
-            );
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("{:?}", kind.as_str()));
         }
         let error = "cache-aware".parse::<PolicyKind>().unwrap_err();
         assert!(error.to_string().contains("\"cache-aware\""), "{error}");
@@ -181,51 +173,30 @@ mod tests {
     #[test]
     fn every_default_is_valid() {
         for kind in PolicyKind::ALL {
-            let settings = PolicySettings {
-                kind,
-                ..PolicySettings::default()
-            };
+            let settings = PolicySettings { kind, ..PolicySettings::default() };
             assert_eq!(settings.validate(), Ok(()));
         }
     }
 
     #[test]
     fn a_tree_size_meant_in_megabytes_is_refused_and_the_unit_named() {
-        let cache = CacheAwareSettings {
-            max_tree_size: 64,
-            ..CacheAwareSettings::default()
-        };
-        let settings = PolicySettings {
-            kind: PolicyKind::CacheAware,
-            cache,
-        };
+        let cache = CacheAwareSettings { max_tree_size: 64, ..CacheAwareSettings::default() };
+        let settings = PolicySettings { kind: PolicyKind::CacheAware, cache };
         let text = settings.validate().unwrap_err().to_string();
         assert!(text.contains("bytes") && text.contains("64"), "{text}");
-        let unused = PolicySettings {
-            kind: PolicyKind::Random,
-            ..settings
-        };
+        let unused = PolicySettings { kind: PolicyKind::Random, ..settings };
         assert_eq!(unused.validate(), Ok(()));
     }
 
     #[test]
     fn thresholds_out_of_range_are_refused() {
         for bad in [-0.1, 1.1, f64::NAN] {
-            let cache = CacheAwareSettings {
-                cache_threshold: bad,
-                ..CacheAwareSettings::default()
-            };
+            let cache = CacheAwareSettings { cache_threshold: bad, ..CacheAwareSettings::default() };
             assert!(matches!(cache.validate(), Err(SettingsError::CacheThreshold(_))));
         }
         for bad in [0.5, f64::NAN, f64::INFINITY] {
-            let cache = CacheAwareSettings {
-                balance_rel_threshold: bad,
-                ..CacheAwareSettings::default()
-            };
-            assert!(matches!(
-                cache.validate(),
-                Err(SettingsError::BalanceRelThreshold(_))
-            ));
+            let cache = CacheAwareSettings { balance_rel_threshold: bad, ..CacheAwareSettings::default() };
+            assert!(matches!(cache.validate(), Err(SettingsError::BalanceRelThreshold(_))));
         }
     }
 

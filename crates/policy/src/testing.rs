@@ -35,9 +35,8 @@ impl Sample {
                 served: Cell::new(0),
             })
             .collect();
-        let generation = slots.iter().fold(1_u64, |sum, &slot| {
-            sum.wrapping_mul(31).wrapping_add(u64::from(slot) + 1)
-        });
+        let generation =
+            slots.iter().fold(1_u64, |sum, &slot| sum.wrapping_mul(31).wrapping_add(u64::from(slot) + 1));
         Self { workers, generation }
     }
 

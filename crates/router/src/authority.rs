@@ -12,13 +12,17 @@ use crate::settings::Secret;
 /// "By itself" keeps out what a browser on this machine was talked into (`Origin`), what a proxy on this machine
 /// passes on for somebody else (`Forwarded`, `X-Forwarded-For`), and names that were made to point here (`Host`).
 pub fn is_admin(key: Option<&Secret>, peer: SocketAddr, uri: &Uri, headers: &HeaderMap) -> bool {
-    shows_key(key, headers) || (peer.ip().to_canonical().is_loopback() && is_direct(headers) && names_loopback(uri, headers))
+    shows_key(key, headers)
+        || (peer.ip().to_canonical().is_loopback() && is_direct(headers) && names_loopback(uri, headers))
 }
 
 /// Whether `Authorization` is the admin key.
 pub fn shows_key(key: Option<&Secret>, headers: &HeaderMap) -> bool {
     let Some(key) = key else { return false };
-    headers.get(header::AUTHORIZATION).and_then(bearer).is_some_and(|shown| shown.ct_eq(key.expose().as_bytes()).into())
+    headers
+        .get(header::AUTHORIZATION)
+        .and_then(bearer)
+        .is_some_and(|shown| shown.ct_eq(key.expose().as_bytes()).into())
 }
 
 fn bearer(value: &http::HeaderValue) -> Option<&[u8]> {
@@ -46,7 +50,8 @@ fn is_loopback_name(authority: &str) -> bool {
         Some(v6) => v6.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
     };
-    host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 #[cfg(test)]

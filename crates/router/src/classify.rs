@@ -43,11 +43,16 @@ pub(crate) struct Asked {
 /// Reads the body whole, within the limit. A body that came in one piece is not copied.
 pub(crate) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Failure> {
     let announced = body.size_hint().exact().unwrap_or(0);
-    let announced = usize::try_from(announced).ok().filter(|length| *length <= limit).ok_or(Failure::BodyTooLarge { limit })?;
+    let announced = usize::try_from(announced)
+        .ok()
+        .filter(|length| *length <= limit)
+        .ok_or(Failure::BodyTooLarge { limit })?;
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| Failure::BodyCut)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| Failure::BodyCut)?.into_data() else {
+            continue;
+        };
         if first.is_empty() && rest.is_empty() {
             first = data;
             continue;
@@ -82,7 +87,8 @@ impl Classifier<'_> {
 
     /// Of a body that any worker can take. Only a JSON object can hold something internal; what cannot be one passes.
     pub(crate) fn opaque(&self, body: &Bytes) -> Result<Asked, Failure> {
-        let begins_object = || body.iter().find(|b| !b.is_ascii_whitespace() && !BOM.contains(b)) == Some(&b'{');
+        let begins_object =
+            || body.iter().find(|b| !b.is_ascii_whitespace() && !BOM.contains(b)) == Some(&b'{');
         match self.read(BodyShape::Opaque, body) {
             Ok(asked) => Ok(asked),
             Err(error) => {
@@ -105,8 +111,11 @@ impl Classifier<'_> {
                 ModelFact::Name(name) => Some(name.clone().into_owned()),
                 ModelFact::Absent | ModelFact::NotString => None,
             };
-            let prefix = (self.policy == PolicyKind::CacheAware).then(|| prefix_key(&facts, model.as_deref())).flatten();
-            let hash = (self.policy == PolicyKind::ConsistentHash).then(|| self.hash_key(&facts, body)).flatten();
+            let prefix = (self.policy == PolicyKind::CacheAware)
+                .then(|| prefix_key(&facts, model.as_deref()))
+                .flatten();
+            let hash =
+                (self.policy == PolicyKind::ConsistentHash).then(|| self.hash_key(&facts, body)).flatten();
             Ok(Asked { body: self.without_internals(body, &facts), model, is_object: true, prefix, hash })
         })
     }
@@ -114,7 +123,8 @@ impl Classifier<'_> {
     /// FastAPI takes a body without a content type for JSON too.
     fn says_json(&self) -> bool {
         let content_type = self.parts.headers.get(CONTENT_TYPE);
-        content_type.is_none_or(|value| value.as_bytes().to_ascii_lowercase().windows(4).any(|word| word == b"json"))
+        content_type
+            .is_none_or(|value| value.as_bytes().to_ascii_lowercase().windows(4).any(|word| word == b"json"))
     }
 
     fn without_internals(&self, body: &Bytes, facts: &Facts<'_>) -> Bytes {
@@ -129,7 +139,8 @@ impl Classifier<'_> {
 
     fn hash_key(&self, facts: &Facts<'_>, body: &[u8]) -> Option<HashKey> {
         self.settings.hash_key.iter().find_map(|kind| {
-            let header = |name: &str| self.parts.headers.get(name).map(|v| v.as_bytes()).filter(|v| !v.is_empty());
+            let header =
+                |name: &str| self.parts.headers.get(name).map(|v| v.as_bytes()).filter(|v| !v.is_empty());
             match kind {
                 HashKeyKind::SessionHeader => Some(HashKey::new(*kind, header("x-session-id")?)),
                 HashKeyKind::UserHeader => Some(HashKey::new(*kind, header("x-user-id")?)),

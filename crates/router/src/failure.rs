@@ -84,7 +84,9 @@ impl Failure {
             Self::NotFound => row(StatusCode::NOT_FOUND, None, O::Refused),
             Self::Method(_) => row(StatusCode::METHOD_NOT_ALLOWED, None, O::Refused),
             Self::Forbidden => row(StatusCode::FORBIDDEN, Some("router_admin_right_missing"), O::Refused),
-            Self::BodyTooLarge { .. } => row(StatusCode::PAYLOAD_TOO_LARGE, Some("router_body_too_large"), O::Refused),
+            Self::BodyTooLarge { .. } => {
+                row(StatusCode::PAYLOAD_TOO_LARGE, Some("router_body_too_large"), O::Refused)
+            }
             Self::BodyBroken(_) => row(StatusCode::BAD_REQUEST, Some("router_body_invalid"), O::Refused),
             Self::BodyCut => row(StatusCode::BAD_REQUEST, Some("router_body_cut"), O::Refused),
             Self::UnknownModel(_) => row(StatusCode::NOT_FOUND, Some("router_model_unknown"), O::Refused),
@@ -96,8 +98,12 @@ impl Failure {
             Self::OutOfResources(_) => {
                 row(StatusCode::SERVICE_UNAVAILABLE, Some("router_out_of_resources"), O::OutOfResources)
             }
-            Self::WorkerDied => row(StatusCode::BAD_GATEWAY, Some("worker_died_before_headers"), O::ResetBeforeHeaders),
-            Self::InvalidResponse(_) => row(StatusCode::BAD_GATEWAY, Some("worker_invalid_response"), O::InvalidResponse),
+            Self::WorkerDied => {
+                row(StatusCode::BAD_GATEWAY, Some("worker_died_before_headers"), O::ResetBeforeHeaders)
+            }
+            Self::InvalidResponse(_) => {
+                row(StatusCode::BAD_GATEWAY, Some("worker_invalid_response"), O::InvalidResponse)
+            }
         }
     }
 
@@ -166,7 +172,10 @@ mod tests {
             r#"{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404},"forebay":{"failure":"router_model_unknown"}}"#
         );
         let body = text(&failure, Dialect::Anthropic);
-        assert!(body.starts_with(r#"{"type":"error","error":{"type":"not_found_error","message":"The model"#), "{body}");
+        assert!(
+            body.starts_with(r#"{"type":"error","error":{"type":"not_found_error","message":"The model"#),
+            "{body}"
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
+use crate::authority;
 use crate::classify::Asked;
 use crate::failure::{Failure, json};
 use crate::forward::{Forward, Forwarded};
@@ -16,6 +17,7 @@ use crate::headers::{TARGET, Written};
 use crate::relay::ResponseBody;
 use crate::route::Action;
 use crate::router::Router;
+use crate::settings::Secret;
 use crate::shard::Shard;
 
 /// Longest answer of one worker that is merged, in bytes.
@@ -86,10 +88,21 @@ impl Order {
 
     /// Tells one worker, and draws the consequences for what is believed of it.
     async fn tell(&self, worker: &Arc<Worker>) -> Part {
+        let url = worker.url().to_string();
+        match self.ask(worker).await {
+            Ok((status, content)) => {
+                self.conclude(worker, status, &content);
+                Part { url, status: status.as_u16(), body: as_json(&content), error: None }
+            }
+            Err(error) => Part { url, status: 0, body: None, error: Some(error) },
+        }
+    }
+
+    async fn ask(&self, worker: &Arc<Worker>) -> Result<(StatusCode, Vec<u8>), String> {
         let settings = &self.router.settings;
-        let api_key = settings.api_key.as_ref().map(|key| key.expose());
+        let api_key = settings.api_key.as_ref().map(Secret::expose);
         // The client's own `Authorization` is for the worker, unless it was the key to this router.
-        let for_router = crate::authority::shows_key(settings.admin_api_key.as_ref(), &self.parts.headers);
+        let for_router = authority::shows_key(settings.admin_api_key.as_ref(), &self.parts.headers);
         let head = Written {
             parts: &self.parts,
             made_id: self.made_id.as_ref(),
@@ -98,21 +111,10 @@ impl Order {
         };
         let forward = Forward { shard: &self.shard, settings, metrics: &self.router.metrics, head: &head };
         let asked = Asked { body: self.body.clone(), ..Asked::default() };
-        let url = worker.url().to_string();
-        let Forwarded { answer, guard } = match forward.to(worker, &asked).await {
-            Ok(forwarded) => forwarded,
-            Err(failure) => return Part { url, status: 0, body: None, error: Some(failure.to_string()) },
-        };
-        let status = answer.status;
+        let Forwarded { answer, guard } = forward.to(worker, &asked).await.map_err(|f| f.to_string())?;
         let content = answer.body.collect(ANSWER_LIMIT).await;
         drop(guard);
-        match content {
-            Ok(content) => {
-                self.conclude(worker, status, &content);
-                Part { url, status: status.as_u16(), body: as_json(&content), error: None }
-            }
-            Err(error) => Part { url, status: 0, body: None, error: Some(error.to_string()) },
-        }
+        Ok((answer.status, content.map_err(|error| error.to_string())?))
     }
 
     fn conclude(&self, worker: &Worker, status: StatusCode, content: &[u8]) {
@@ -120,7 +122,8 @@ impl Order {
         struct Verdict {
             success: Option<bool>,
         }
-        let refused = serde_json::from_slice(content).is_ok_and(|verdict: Verdict| verdict.success == Some(false));
+        let refused =
+            serde_json::from_slice(content).is_ok_and(|verdict: Verdict| verdict.success == Some(false));
         if !status.is_success() || refused {
             return;
         }

@@ -50,7 +50,9 @@ impl Forward<'_> {
             };
             let worker = selected.guard.worker();
             match self.attempt(worker, asked).await {
-                Ok(answer) => return Ok(Forwarded { answer, guard: selected.guard }),
+                Ok(answer) => {
+                    return Ok(Forwarded { answer, guard: selected.guard });
+                }
                 Err(AttemptError::Unreachable(error)) => {
                     tracing::debug!(worker = worker.name(), %error, "worker cannot be reached, another is tried");
                     worker.suspect();
@@ -81,12 +83,21 @@ impl Forward<'_> {
             }
         }
         let conn = Conn::open(worker.url(), self.settings.connect_timeout).await.map_err(|error| {
-            if is_own_fault(&error) { AttemptError::OutOfResources(error) } else { AttemptError::Unreachable(error) }
+            if is_own_fault(&error) {
+                AttemptError::OutOfResources(error)
+            } else {
+                AttemptError::Unreachable(error)
+            }
         })?;
         self.exchange(conn, worker, asked).await.map_err(AttemptError::Exchange)
     }
 
-    async fn exchange(&self, conn: Conn, worker: &Arc<Worker>, asked: &Asked) -> Result<Answer, ExchangeError> {
+    async fn exchange(
+        &self,
+        conn: Conn,
+        worker: &Arc<Worker>,
+        asked: &Asked,
+    ) -> Result<Answer, ExchangeError> {
         let method: &Method = &self.head.parts.method;
         let write = |out: &mut Vec<u8>| self.head.write(worker.url(), out);
         conn.exchange(method, write, &asked.body, (&self.shard.idle, worker.slot())).await

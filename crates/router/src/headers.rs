@@ -35,7 +35,9 @@ pub(crate) fn strip(headers: &mut HeaderMap, trusted: bool) -> Vec<&'static str>
             .get_all(header::CONNECTION)
             .iter()
             .flat_map(|value| tokens(value.as_bytes()))
-            .filter(|token| !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close"))
+            .filter(|token| {
+                !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close")
+            })
             .filter_map(|token| HeaderName::from_bytes(token).ok())
             .collect();
         for name in named {
@@ -88,11 +90,20 @@ impl Written<'_> {
     pub(crate) fn write(&self, url: &WorkerUrl, out: &mut Vec<u8>) {
         let target = self.parts.uri.path_and_query().map_or("/", |target| target.as_str());
         out.reserve(512);
-        for piece in [self.parts.method.as_str(), " ", url.prefix(), target, " HTTP/1.1\r\nhost: ", url.authority(), "\r\n"] {
+        for piece in [
+            self.parts.method.as_str(),
+            " ",
+            url.prefix(),
+            target,
+            " HTTP/1.1\r\nhost: ",
+            url.authority(),
+            "\r\n",
+        ] {
             out.extend_from_slice(piece.as_bytes());
         }
         for (name, value) in &self.parts.headers {
-            let replaced = self.authorization.is_some() && (*name == header::AUTHORIZATION || *name == TARGET);
+            let replaced =
+                self.authorization.is_some() && (*name == header::AUTHORIZATION || *name == TARGET);
             if !replaced && !HOP.contains(name) {
                 line(out, name.as_str(), value.as_bytes());
             }
@@ -123,7 +134,8 @@ pub(crate) fn fresh_id(nonce: u64, count: u64) -> HeaderValue {
     let number = u128::from(nonce) << 64 | u128::from(count);
     let text: [u8; 32] = std::array::from_fn(|i| DIGITS[(number >> (124 - 4 * i)) as usize & 15]);
     // Hexadecimal digits are always a valid value.
-    HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&text)).unwrap_or_else(|_| HeaderValue::from_static("-"))
+    HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&text))
+        .unwrap_or_else(|_| HeaderValue::from_static("-"))
 }
 
 #[cfg(test)]
@@ -141,7 +153,8 @@ mod tests {
     fn written(parts: &Parts, url: &str) -> String {
         let mut out = Vec::new();
         let id = HeaderValue::from_static("id-1");
-        Written { parts, made_id: Some(&id), length: Some(7), authorization: None }.write(&url.parse().unwrap(), &mut out);
+        Written { parts, made_id: Some(&id), length: Some(7), authorization: None }
+            .write(&url.parse().unwrap(), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -165,8 +178,12 @@ mod tests {
 
     #[test]
     fn what_steers_engines_is_taken_out_unless_clients_are_trusted() {
-        let internal =
-            [("x-data-parallel-rank", "1"), ("X-Data-Parallel-Rank", "2"), ("x-prefiller-host-port", "x"), ("x-gateway-a", "y")];
+        let internal = [
+            ("x-data-parallel-rank", "1"),
+            ("X-Data-Parallel-Rank", "2"),
+            ("x-prefiller-host-port", "x"),
+            ("x-gateway-a", "y"),
+        ];
         let mut untrusted = parts(&internal).headers;
         let mut labels = strip(&mut untrusted, false);
         labels.sort_unstable();

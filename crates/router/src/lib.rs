@@ -18,8 +18,8 @@
 
 pub mod authority;
 mod classify;
-mod fanout;
 pub mod failure;
+mod fanout;
 mod forward;
 mod headers;
 pub mod metrics;

@@ -13,7 +13,8 @@ use crate::route::Route;
 
 /// Seconds. From an instant worker to a prompt that waits for minutes.
 const LATENCY: [f64; 18] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0,
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0,
+    600.0,
 ];
 
 /// Seconds between two chunks of one stream.
@@ -35,55 +36,57 @@ pub struct RouterMetrics {
     series: ArcSwap<HashMap<(u16, u32), Arc<Series>>>,
 }
 
-/// The series of one route and model.
-pub struct Series {
+/// The series of one route and model, each made when it is first needed.
+struct Series {
     model: Arc<str>,
     route: &'static str,
     requests: [[OnceLock<IntCounter>; Outcome::ALL.len()]; CLASSES.len()],
-    first_byte: Histogram,
-    gap: Histogram,
-    duration: Histogram,
+    first_byte: OnceLock<Histogram>,
+    gap: OnceLock<Histogram>,
+    duration: OnceLock<Histogram>,
 }
 
 impl RouterMetrics {
     /// Registers the families.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let by_route = ["route", "model"];
-        let counter = |name: &str, help: &str, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
-            let family = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        };
-        let histogram = |name: &str, help: &str, buckets: &[f64]| -> Result<HistogramVec, prometheus::Error> {
-            let family = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), &by_route)?;
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        };
-        let resends = counter(
+        let families = Families(registry);
+        let resends = families.counter(
             "forebay_resends_total",
             "Requests sent again to the same worker because a reused connection had died before any answer.",
             &[],
         )?;
         Ok(Self {
-            requests: counter(
+            requests: families.counter(
                 "forebay_requests_total",
                 "Requests by route, model, class of the status sent to the client, and outcome.",
                 &["route", "model", "class", "outcome"],
             )?,
-            first_byte: histogram(
+            first_byte: families.histogram(
                 "forebay_time_to_first_byte_seconds",
                 "From the request's head to the first byte of the response's body.",
                 &LATENCY,
             )?,
-            gap: histogram("forebay_time_between_chunks_seconds", "Between two reads of one event stream.", &GAP)?,
-            duration: histogram(
+            gap: families.histogram(
+                "forebay_time_between_chunks_seconds",
+                "Between two reads of one event stream.",
+                &GAP,
+            )?,
+            duration: families.histogram(
                 "forebay_request_duration_seconds",
                 "From the request's head to the end of the response.",
                 &LATENCY,
             )?,
-            retries: counter("forebay_retries_total", "Attempts after the first, by why the one before failed.", &["reason"])?,
+            retries: families.counter(
+                "forebay_retries_total",
+                "Attempts after the first, by why the one before failed.",
+                &["reason"],
+            )?,
             resends: resends.with_label_values::<&str>(&[]),
-            stripped: counter("forebay_stripped_total", "Internal fields taken out of requests.", &["field"])?,
+            stripped: families.counter(
+                "forebay_stripped_total",
+                "Internal fields taken out of requests.",
+                &["field"],
+            )?,
             series: ArcSwap::default(),
         })
     }
@@ -91,7 +94,10 @@ impl RouterMetrics {
     pub(crate) fn note_stripped(&self, field: &'static str) {
         let counter = self.stripped.with_label_values(&[field]);
         if counter.get() == 0 {
-            tracing::warn!(field, "a client sent what only the router may send; it is taken out (logged once)");
+            tracing::warn!(
+                field,
+                "a client sent what only the router may send; it is taken out (logged once)"
+            );
         }
         counter.inc();
     }
@@ -101,20 +107,18 @@ impl RouterMetrics {
     }
 
     /// The series of a route and the model of a pool; of no model if there is no pool.
-    pub(crate) fn series(&self, route: &Route, pool: Option<&Pool>) -> Arc<Series> {
+    fn series(&self, route: &Route, pool: Option<&Pool>) -> Arc<Series> {
         let key = (route.id, pool.map_or(u32::MAX, Pool::label));
         if let Some(series) = self.series.load().get(&key) {
             return Arc::clone(series);
         }
-        let model: Arc<str> = pool.map_or_else(|| "".into(), |pool| Arc::clone(pool.model()));
-        let labels = [route.template, &model];
         let series = Arc::new(Series {
-            requests: Default::default(),
-            first_byte: self.first_byte.with_label_values(&labels),
-            gap: self.gap.with_label_values(&labels),
-            duration: self.duration.with_label_values(&labels),
+            model: pool.map_or_else(|| "".into(), |pool| Arc::clone(pool.model())),
             route: route.template,
-            model,
+            requests: Default::default(),
+            first_byte: OnceLock::new(),
+            gap: OnceLock::new(),
+            duration: OnceLock::new(),
         });
         self.series.rcu(|known| {
             let mut known = HashMap::clone(known);
@@ -125,14 +129,39 @@ impl RouterMetrics {
     }
 }
 
+/// Makes families and registers them.
+struct Families<'a>(&'a Registry);
+
+impl Families<'_> {
+    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        let family = IntCounterVec::new(Opts::new(name, help), labels)?;
+        self.0.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<HistogramVec, prometheus::Error> {
+        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        let family = HistogramVec::new(options, &["route", "model"])?;
+        self.0.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+}
+
+impl Series {
+    fn observe(&self, cell: &OnceLock<Histogram>, family: &HistogramVec, took: Duration) {
+        cell.get_or_init(|| family.with_label_values(&[self.route, &self.model])).observe(took.as_secs_f64());
+    }
+}
+
 /// One request, from its head to its end, which is counted when this is dropped: exactly once, whatever happens.
 pub(crate) struct Record {
     metrics: Arc<RouterMetrics>,
-    series: Arc<Series>,
+    route: Route,
+    /// Of the request's pool, once that is known.
+    series: Option<Arc<Series>>,
     started: Instant,
-    /// When the last chunk of the body came, if it is an event stream and one came.
+    /// When the last chunk of the body came.
     last_chunk: Option<Instant>,
-    first_byte_seen: bool,
     streamed: bool,
     status: u16,
     /// How it ends if nothing more happens.
@@ -141,13 +170,13 @@ pub(crate) struct Record {
 
 impl Record {
     /// Begins with the request's head.
-    pub(crate) fn begin(metrics: &Arc<RouterMetrics>, route: &Route) -> Self {
+    pub(crate) fn begin(metrics: &Arc<RouterMetrics>, route: Route) -> Self {
         Self {
             metrics: Arc::clone(metrics),
-            series: metrics.series(route, None),
+            route,
+            series: None,
             started: Instant::now(),
             last_chunk: None,
-            first_byte_seen: false,
             streamed: false,
             status: 0,
             outcome: Outcome::ClientGoneBeforeHeaders,
@@ -155,8 +184,8 @@ impl Record {
     }
 
     /// The request's pool is known.
-    pub(crate) fn pool(&mut self, route: &Route, pool: &Pool) {
-        self.series = self.metrics.series(route, Some(pool));
+    pub(crate) fn pool(&mut self, pool: &Pool) {
+        self.series = Some(self.metrics.series(&self.route, Some(pool)));
     }
 
     /// The response begins.
@@ -165,19 +194,22 @@ impl Record {
         self.streamed = streamed;
     }
 
-    /// Bytes of the body came.
+    /// Bytes of the body came. Only the first ones of a body that is no stream of events are of interest.
     pub(crate) fn chunk(&mut self) {
-        if self.first_byte_seen && !self.streamed {
-            return;
+        let Some(series) = &self.series else { return };
+        match self.last_chunk {
+            None => {
+                let now = Instant::now();
+                series.observe(&series.first_byte, &self.metrics.first_byte, now - self.started);
+                self.last_chunk = Some(now);
+            }
+            Some(last) if self.streamed => {
+                let now = Instant::now();
+                series.observe(&series.gap, &self.metrics.gap, now - last);
+                self.last_chunk = Some(now);
+            }
+            Some(_) => {}
         }
-        let now = Instant::now();
-        if !self.first_byte_seen {
-            self.first_byte_seen = true;
-            self.series.first_byte.observe(seconds(now - self.started));
-        } else if let Some(last) = self.last_chunk {
-            self.series.gap.observe(seconds(now - last));
-        }
-        self.last_chunk = Some(now);
     }
 }
 
@@ -186,22 +218,17 @@ impl Drop for Record {
         if std::thread::panicking() {
             self.outcome = Outcome::Panicked;
         }
+        let series = self.series.take().unwrap_or_else(|| self.metrics.series(&self.route, None));
         let class = match self.status {
             100..=599 => usize::from(self.status / 100),
             _ => 0,
         };
-        let outcome = self.outcome as usize;
-        let series = &self.series;
-        series.requests[class][outcome]
+        series.requests[class][self.outcome as usize]
             .get_or_init(|| {
                 let labels = [series.route, &series.model, CLASSES[class], self.outcome.as_str()];
                 self.metrics.requests.with_label_values(&labels)
             })
             .inc();
-        series.duration.observe(seconds(self.started.elapsed()));
+        series.observe(&series.duration, &self.metrics.duration, self.started.elapsed());
     }
-}
-
-fn seconds(duration: Duration) -> f64 {
-    duration.as_secs_f64()
 }

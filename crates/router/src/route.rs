@@ -181,7 +181,9 @@ impl Route {
     /// The row for a request. With `forward_unknown`, what is unknown below vLLM's own prefixes goes to any worker.
     pub fn find(method: &Method, path: &str, forward_unknown: bool) -> Self {
         let row = BY_PATH.get(path).copied().or_else(|| {
-            TABLE.iter().position(|entry| entry.1.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix)))
+            TABLE
+                .iter()
+                .position(|entry| entry.1.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix)))
         });
         let known = row.map(|row| (row, &TABLE[row]));
         if let Some((row, (methods, template, class))) = known
@@ -192,7 +194,9 @@ impl Route {
         let unknown = FORWARDED.iter().position(|(prefix, _)| path.starts_with(prefix));
         match (unknown, known) {
             (Some(at), _) if forward_unknown => Self::new(PickOne, FORWARDED[at].1, TABLE.len() + at),
-            (_, Some((row, (methods, template, _)))) => Self::new(Class::Refused(Refusal::Method(methods)), template, row),
+            (_, Some((row, (methods, template, _)))) => {
+                Self::new(Class::Refused(Refusal::Method(methods)), template, row)
+            }
             (_, None) => Self::new(Class::Refused(Refusal::NotFound), "other", TABLE.len() + FORWARDED.len()),
         }
         .for_path(path)

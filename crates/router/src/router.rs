@@ -70,7 +70,7 @@ impl Router {
         request: Request<Incoming>,
     ) -> Response<ResponseBody> {
         let (mut parts, body) = request.into_parts();
-        let record = Record::begin(&self.metrics, &route);
+        let record = Record::begin(&self.metrics, route);
         for label in headers::strip(&mut parts.headers, self.settings.trust_client_internals) {
             self.metrics.note_stripped(label);
         }
@@ -98,10 +98,11 @@ impl Router {
             Ok(pool) => pool,
             Err(failure) => return call.answered(Err(failure)),
         };
-        call.record.pool(&call.route, pool);
+        call.record.pool(pool);
         let bodiless = asked.body.is_empty() && !call.parts.headers.contains_key(header::CONTENT_LENGTH);
         let length = (!bodiless).then_some(asked.body.len());
-        let head = Written { parts: &call.parts, made_id: call.made_id.as_ref(), length, authorization: None };
+        let head =
+            Written { parts: &call.parts, made_id: call.made_id.as_ref(), length, authorization: None };
         let forward = Forward { shard, settings: &self.settings, metrics: &self.metrics, head: &head };
         match forward.to_any_of(pool, &asked).await {
             Ok(forwarded) => call.relayed(forwarded),
@@ -169,7 +170,10 @@ impl Call {
     fn relayed(self, forwarded: Forwarded) -> Response<ResponseBody> {
         let Forwarded { answer, guard } = forwarded;
         let mut record = self.record;
-        let streamed = answer.headers.get(header::CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+        let streamed = answer
+            .headers
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
         record.status(answer.status, streamed);
         let relay = Relay::new(answer.body, guard, record, Outcome::of_status(answer.status));
         let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
@@ -181,7 +185,11 @@ impl Call {
 
 impl Record {
     /// The router answers by itself.
-    fn answered(&mut self, answer: Result<Response<ResponseBody>, Failure>, route: &Route) -> Response<ResponseBody> {
+    fn answered(
+        &mut self,
+        answer: Result<Response<ResponseBody>, Failure>,
+        route: &Route,
+    ) -> Response<ResponseBody> {
         let response = match answer {
             Ok(response) => {
                 self.outcome = Outcome::Own;

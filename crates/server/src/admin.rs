@@ -37,8 +37,12 @@ pub fn api(admin: Admin) -> Router {
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     match TextEncoder::new().encode_to_string(&admin.registry.gather()) {
-        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
-        Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics cannot be written: {error}")),
+        Ok(text) => {
+            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+        }
+        Err(error) => {
+            problem(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics cannot be written: {error}"))
+        }
     }
 }
 
@@ -58,7 +62,11 @@ struct ResetAnswer {
 
 /// Starts the next epoch. The body is optional, and its content type is not looked at: people reset with plain curl.
 async fn reset(State(admin): State<Arc<Admin>>, body: Bytes) -> Response {
-    let asked = if body.trim_ascii().is_empty() { Ok(ResetRequest::default()) } else { serde_json::from_slice(&body) };
+    let asked = if body.trim_ascii().is_empty() {
+        Ok(ResetRequest::default())
+    } else {
+        serde_json::from_slice(&body)
+    };
     match asked {
         Ok(ResetRequest { seed }) => {
             let world = admin.writer.reset(seed);
@@ -66,7 +74,10 @@ async fn reset(State(admin): State<Arc<Admin>>, body: Bytes) -> Response {
             tracing::info!(epoch = world.epoch(), seed = world.seed(), "reset");
             Json(ResetAnswer { epoch: world.epoch() }).into_response()
         }
-        Err(error) => problem(StatusCode::BAD_REQUEST, &format!("the body must be empty or {{\"seed\": number}}: {error}")),
+        Err(error) => problem(
+            StatusCode::BAD_REQUEST,
+            &format!("the body must be empty or {{\"seed\": number}}: {error}"),
+        ),
     }
 }
 

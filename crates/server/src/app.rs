@@ -40,9 +40,15 @@ impl App {
         let (address, admin_address) = (local(&listener)?, local(&admin_listener)?);
         let (reader, writer) = registry(settings.policy.clone(), settings.seed, settings.health.clone());
         let auditor = Arc::new(Auditor::default());
-        let metrics = Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;
+        let metrics =
+            Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;
         let router = Router::new(reader.clone(), writer.clone(), settings.router.clone(), metrics.router);
-        let admin = Admin { reader: reader.clone(), writer: writer.clone(), registry: metrics.registry, resets: metrics.resets };
+        let admin = Admin {
+            reader: reader.clone(),
+            writer: writer.clone(),
+            registry: metrics.registry,
+            resets: metrics.resets,
+        };
         let control = Control {
             admin: admin::api(admin),
             router: Arc::new(router),
@@ -51,7 +57,8 @@ impl App {
             stop: Stop::default(),
         };
         let stop = control.stop.clone();
-        let threads = control.data_threads(settings.threads).map_err(|e| StartupError::Internal(e.to_string()))?;
+        let threads =
+            control.data_threads(settings.threads).map_err(|e| StartupError::Internal(e.to_string()))?;
         let urls = settings.worker_urls.clone();
         let control = std::thread::Builder::new()
             .name("control".to_owned())
@@ -135,7 +142,9 @@ impl Control {
     fn data_threads(&self, count: usize) -> io::Result<Vec<DataThread>> {
         let nonce = entropy();
         (0..count.max(1))
-            .map(|number| DataThread::start(number, self.door(Side::Data, nonce + number as u64), self.stop.clone()))
+            .map(|number| {
+                DataThread::start(number, self.door(Side::Data, nonce + number as u64), self.stop.clone())
+            })
             .collect()
     }
 
@@ -217,7 +226,12 @@ async fn accept_data(listener: TcpListener, threads: &Arc<Vec<DataThread>>, drai
     accept(listener, drain, each).await;
 }
 
-async fn accept_admin(listener: TcpListener, door: &Arc<Door>, drain: &CancellationToken, tasks: &TaskTracker) {
+async fn accept_admin(
+    listener: TcpListener,
+    door: &Arc<Door>,
+    drain: &CancellationToken,
+    tasks: &TaskTracker,
+) {
     let each = async |stream, peer| {
         let (door, drain) = (Arc::clone(door), drain.clone());
         tasks.spawn(async move { data::connection(stream, peer, &door, &drain).await });

@@ -103,7 +103,8 @@ pub fn parse(
         }
         Some(Chosen::Demo(DemoFlags { workers, source })) => {
             let mut flags = flags(&source)?;
-            let workers = demo::adapt(workers.as_ref(), &mut flags).map_err(|error| refusal(&source, &error))?;
+            let workers =
+                demo::adapt(workers.as_ref(), &mut flags).map_err(|error| refusal(&source, &error))?;
             let settings = *settings(&source, flags)?;
             Ok(Command::Demo(Box::new(Demo { workers, settings })))
         }
@@ -120,12 +121,11 @@ fn flags(
     environment: impl Fn(&'static str) -> Option<OsString>,
 ) -> Result<Flags, StartupError> {
     let mut flags = source.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
-    flags
-        .update_from_arg_matches(matches)
-        .map_err(|error| StartupError::FlagInvalid(one_line(&error)))?;
+    flags.update_from_arg_matches(matches).map_err(|error| StartupError::FlagInvalid(one_line(&error)))?;
     let secret = |variable| {
         // A value that is no text is refused later, like any other that no key can have.
-        environment(variable).map(|text| Given::from_environment(variable, text.to_string_lossy().into_owned()))
+        environment(variable)
+            .map(|text| Given::from_environment(variable, text.to_string_lossy().into_owned()))
     };
     flags.api_key = flags.api_key.or_else(|| secret("FOREBAY_API_KEY"));
     flags.admin_api_key = flags.admin_api_key.or_else(|| secret("FOREBAY_ADMIN_API_KEY"));
@@ -169,12 +169,16 @@ fn one_line(error: &clap::Error) -> String {
             let name = context(ContextKind::InvalidSubcommand).unwrap_or_default();
             format!("{name}: there is no such command; serve, check, demo and sim are allowed")
         }
-        ErrorKind::ArgumentConflict if context(ContextKind::PriorArg).is_some_and(|prior| prior == argument) => {
+        ErrorKind::ArgumentConflict
+            if context(ContextKind::PriorArg).is_some_and(|prior| prior == argument) =>
+        {
             format!("{flag}: it is given twice; once is allowed")
         }
         ErrorKind::ArgumentConflict if error.get(ContextKind::InvalidSubcommand).is_some() => {
             let name = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            format!("{name}: a command is allowed before all flags only, and the value of a BOOL after = only")
+            format!(
+                "{name}: a command is allowed before all flags only, and the value of a BOOL after = only"
+            )
         }
         ErrorKind::InvalidValue => format!("{flag}: no value is given; one is needed"),
         ErrorKind::TooManyValues => format!("{flag}: it takes no value; none is allowed"),

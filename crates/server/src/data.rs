@@ -124,7 +124,12 @@ impl Drop for Counted {
 }
 
 /// Serves a connection to its end. Its errors concern its client only, who has seen them.
-pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<Door>, drain: &CancellationToken) {
+pub(crate) async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    door: &Arc<Door>,
+    drain: &CancellationToken,
+) {
     let Ok(stream) = adopt(stream) else { return };
     let service = service_fn(|request| {
         let door = Arc::clone(door);

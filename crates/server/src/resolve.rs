@@ -23,7 +23,8 @@ pub(crate) struct Rule<T> {
 const IP: Rule<IpAddr> =
     Rule { allowed: "an IP address such as 127.0.0.1 or ::1", read: |text| text.parse().ok() };
 /// A TCP port; 0 takes a free one.
-pub(crate) const PORT: Rule<u16> = Rule { allowed: "a port number from 0 to 65535", read: |text| text.parse().ok() };
+pub(crate) const PORT: Rule<u16> =
+    Rule { allowed: "a port number from 0 to 65535", read: |text| text.parse().ok() };
 const BOOL: Rule<bool> = Rule { allowed: "true or false", read: |text| text.parse().ok() };
 /// How many simulated workers.
 pub(crate) const WORKERS: Rule<u16> = Rule {
@@ -154,7 +155,13 @@ pub fn settings(
     if let Some(given) = clash.filter(|_| overlap(listen, admin)) {
         return Err(given.reject("admin-port", format!("{} is also --port; the two must differ", admin.port)));
     }
-    let cache = [cache_threshold, balance_abs_threshold, balance_rel_threshold, max_tree_size, eviction_interval_secs];
+    let cache = [
+        cache_threshold,
+        balance_abs_threshold,
+        balance_rel_threshold,
+        max_tree_size,
+        eviction_interval_secs,
+    ];
     let thresholds = [health_failure_threshold, health_success_threshold];
     let times = [health_check_interval_secs, health_check_timeout_secs];
     Ok(Settings {
@@ -162,22 +169,45 @@ pub fn settings(
         admin,
         threads: THREADS.read("threads", threads, or.threads)?,
         worker_urls: distinct_workers(worker_urls.unwrap_or_default())?,
-        startup_timeout: DURATION.read("worker-startup-timeout-secs", worker_startup_timeout_secs, or.startup_timeout)?,
+        startup_timeout: DURATION.read(
+            "worker-startup-timeout-secs",
+            worker_startup_timeout_secs,
+            or.startup_timeout,
+        )?,
         startup_check_interval: DURATION.read(
             "worker-startup-check-interval",
             worker_startup_check_interval,
             or.startup_check_interval,
         )?,
-        model_refresh: DURATION.read("model-refresh-interval-secs", model_refresh_interval_secs, or.model_refresh)?,
-        policy: PolicySettings { kind: POLICY.read("policy", policy, or.policy.kind)?, cache: cache_aware(cache, &or.policy.cache)? },
+        model_refresh: DURATION.read(
+            "model-refresh-interval-secs",
+            model_refresh_interval_secs,
+            or.model_refresh,
+        )?,
+        policy: PolicySettings {
+            kind: POLICY.read("policy", policy, or.policy.kind)?,
+            cache: cache_aware(cache, &or.policy.cache)?,
+        },
         seed: seed.map_or_else(|| Ok(drawn_seed()), |seed| SEED.of("seed", &seed))?,
         health: health(health_check_endpoint, times, thresholds, or.health)?,
         router: RouterSettings {
-            max_payload_bytes: BYTES.read("max-payload-size", max_payload_size, or.router.max_payload_bytes)?,
-            connect_timeout: DURATION.read("connect-timeout-secs", connect_timeout_secs, or.router.connect_timeout)?,
+            max_payload_bytes: BYTES.read(
+                "max-payload-size",
+                max_payload_size,
+                or.router.max_payload_bytes,
+            )?,
+            connect_timeout: DURATION.read(
+                "connect-timeout-secs",
+                connect_timeout_secs,
+                or.router.connect_timeout,
+            )?,
             hash_key: hash_key.map_or(Ok(or.router.hash_key), |given| distinct_sources(&given))?,
             trust_forwarded: BOOL.read("trust-forwarded", trust_forwarded, or.router.trust_forwarded)?,
-            trust_client_internals: BOOL.read("trust-client-internals", trust_client_internals, or.router.trust_client_internals)?,
+            trust_client_internals: BOOL.read(
+                "trust-client-internals",
+                trust_client_internals,
+                or.router.trust_client_internals,
+            )?,
             forward_unknown: BOOL.read("forward-unknown", forward_unknown, or.router.forward_unknown)?,
             request_id_headers: request_id_headers.map_or(Ok(or.router.request_id_headers), |given| {
                 given.iter().map(|name| HEADER.of("request-id-headers", name)).collect()
@@ -217,7 +247,11 @@ fn cache_aware(given: [Option<Given>; 5], or: &CacheAwareSettings) -> Result<Cac
         balance_abs_threshold: REQUESTS.read("balance-abs-threshold", absolute, or.balance_abs_threshold)?,
         balance_rel_threshold: FACTOR.read("balance-rel-threshold", relative, or.balance_rel_threshold)?,
         max_tree_size: TREE_BYTES.read("max-tree-size", bytes, or.max_tree_size)?,
-        eviction_interval_secs: SECONDS_OR_NEVER.read("eviction-interval-secs", eviction, or.eviction_interval_secs)?,
+        eviction_interval_secs: SECONDS_OR_NEVER.read(
+            "eviction-interval-secs",
+            eviction,
+            or.eviction_interval_secs,
+        )?,
     })
 }
 
@@ -240,7 +274,10 @@ fn distinct_workers(given: Vec<Given>) -> Result<Vec<WorkerUrl>, Rejected> {
     let mut urls = Vec::with_capacity(given.len());
     for one in given {
         let url: WorkerUrl = one.text().parse().map_err(|_| {
-            one.reject("worker-urls", format!("{one} is not a worker URL; http://HOST:PORT[/PREFIX] is expected"))
+            one.reject(
+                "worker-urls",
+                format!("{one} is not a worker URL; http://HOST:PORT[/PREFIX] is expected"),
+            )
         })?;
         if urls.contains(&url) {
             return Err(one.reject("worker-urls", format!("{url} is given twice; each worker is given once")));

@@ -16,7 +16,8 @@ impl Signals {
     /// # Errors
     /// `Internal` if the operating system refuses.
     pub fn listen() -> Result<Self, StartupError> {
-        let on = |kind| signal(kind).map_err(|e| StartupError::Internal(format!("cannot handle signals: {e}")));
+        let on =
+            |kind| signal(kind).map_err(|e| StartupError::Internal(format!("cannot handle signals: {e}")));
         Ok(Self { interrupt: on(SignalKind::interrupt())?, terminate: on(SignalKind::terminate())? })
     }
 

@@ -47,7 +47,9 @@ impl Simulation {
         let workers = WORKERS.read("workers", workers, 1)?;
         if let Some(port) = port.filter(|_| first.checked_add(workers - 1).is_none()) {
             let last = u16::MAX - (workers - 1);
-            return Err(port.reject("port", format!("{port} is too high for {workers} workers; at most {last}")));
+            return Err(
+                port.reject("port", format!("{port} is too high for {workers} workers; at most {last}"))
+            );
         }
         Ok(Self { port: first, workers, model })
     }
@@ -87,7 +89,8 @@ pub fn start_worker(port: u16, model: &str) -> Result<Worker, StartupError> {
     };
     // A simulated worker shares its port with whoever wants to, so it would not notice another one.
     TcpListener::bind(addr).map_err(failed)?;
-    let options = WorkerOptions { port, model: model.to_owned(), ..WorkerOptions::engine(EngineOptions::default()) };
+    let options =
+        WorkerOptions { port, model: model.to_owned(), ..WorkerOptions::engine(EngineOptions::default()) };
     Worker::start(options).map_err(failed)
 }
 

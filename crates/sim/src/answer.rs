@@ -44,25 +44,15 @@ impl Answer {
     }
 
     pub(crate) fn text(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self {
-            content_type: Some("text/plain; charset=utf-8"),
-            ..Self::json(status, body)
-        }
+        Self { content_type: Some("text/plain; charset=utf-8"), ..Self::json(status, body) }
     }
 
     pub(crate) fn empty(status: u16) -> Self {
-        Self {
-            content_type: None,
-            ..Self::json(status, "")
-        }
+        Self { content_type: None, ..Self::json(status, "") }
     }
 
     pub(crate) fn stream(records: Vec<Record>) -> Self {
-        Self {
-            content_type: Some(SSE),
-            content: Content::Stream(records),
-            ..Self::empty(200)
-        }
+        Self { content_type: Some(SSE), content: Content::Stream(records), ..Self::empty(200) }
     }
 
     /// An error in the object shape of the OpenAI API.

@@ -49,12 +49,7 @@ fn checked(state: &State, request: &Request<'_>) -> Result<Found, Box<Answer>> {
     if found.gate == Gated::ScaleOut && !state.options.scale_out {
         let message =
             "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.";
-        return Err(Box::new(Answer::error(
-            403,
-            "PermissionDeniedError",
-            message,
-            None,
-        )));
+        return Err(Box::new(Answer::error(403, "PermissionDeniedError", message, None)));
     }
     let content_type = request.header("content-type").unwrap_or_default();
     let kind = content_type.split(';').next().unwrap_or_default().trim();
@@ -72,15 +67,10 @@ fn authorised(state: &State, request: &Request<'_>) -> Result<(), Box<Answer>> {
     let Some(key) = &state.options.api_key else {
         return Ok(());
     };
-    if !["/v1", "/v2", "/inference"]
-        .iter()
-        .any(|prefix| request.path().starts_with(prefix))
-    {
+    if !["/v1", "/v2", "/inference"].iter().any(|prefix| request.path().starts_with(prefix)) {
         return Ok(());
     }
-    let given = request
-        .header("authorization")
-        .and_then(|value| value.split_once(' '));
+    let given = request.header("authorization").and_then(|value| value.split_once(' '));
     match given {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") && token.trim() == key => Ok(()),
         _ => Err(Box::new(Answer::json(401, r#"{"error":"Unauthorized"}"#))),
@@ -94,9 +84,7 @@ fn awake(state: &State) -> Result<(), Box<Answer>> {
     }
     let refuses = matches!(*state.pause.held(), Pause::Refuse);
     match refuses || state.asleep.load(Relaxed) {
-        true => Err(Box::new(Answer::unavailable(
-            "The engine is paused. Please retry later.",
-        ))),
+        true => Err(Box::new(Answer::unavailable("The engine is paused. Please retry later."))),
         false => Ok(()),
     }
 }
@@ -147,12 +135,7 @@ fn parsed(state: &State, body: &[u8]) -> Result<Value, Box<Answer>> {
             let at = error.column();
             let text = format!("{{'type': 'json_invalid', 'loc': 'body.{at}', 'msg': 'JSON decode error'}}");
             let message = format!("1 validation error:\n  {text}");
-            Err(Box::new(Answer::error(
-                400,
-                "Bad Request",
-                &message,
-                Some(&format!("body.{at}")),
-            )))
+            Err(Box::new(Answer::error(400, "Bad Request", &message, Some(&format!("body.{at}")))))
         }
     }
 }

@@ -42,13 +42,7 @@ pub(crate) struct PrefixCache {
 
 impl PrefixCache {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            index: HashMap::default(),
-            nodes: Vec::new(),
-            youngest: NONE,
-            oldest: NONE,
-        }
+        Self { capacity, index: HashMap::default(), nodes: Vec::new(), youngest: NONE, oldest: NONE }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -62,10 +56,7 @@ impl PrefixCache {
     /// Looks a chain up from its start, then stores all of it (what fits). Returns how many leading blocks were there.
     pub(crate) fn touch(&mut self, chain: &[u64]) -> usize {
         let chain = &chain[..chain.len().min(self.capacity)];
-        let found = chain
-            .iter()
-            .take_while(|hash| self.index.contains_key(hash))
-            .count();
+        let found = chain.iter().take_while(|hash| self.index.contains_key(hash)).count();
         // What was found becomes young first, or making room for the rest could evict it.
         for &hash in &chain[..found] {
             self.refresh(hash);
@@ -96,11 +87,7 @@ impl PrefixCache {
     /// An unlinked node for a new block: a fresh one, or that of the oldest block.
     fn place(&mut self, hash: u64) -> usize {
         let node = if self.nodes.len() < self.capacity {
-            self.nodes.push(Node {
-                hash,
-                younger: NONE,
-                older: NONE,
-            });
+            self.nodes.push(Node { hash, younger: NONE, older: NONE });
             self.nodes.len() - 1
         } else {
             let node = self.oldest;

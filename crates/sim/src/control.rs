@@ -61,9 +61,7 @@ impl Control {
     /// Waits until the counts are as wanted, and returns them.
     pub async fn wait_until(&self, mut wanted: impl FnMut(&Stats) -> bool) -> Stats {
         let counters = &self.served.state.counters;
-        counters
-            .wait_for(|| Some(counters.stats()).filter(&mut wanted))
-            .await
+        counters.wait_for(|| Some(counters.stats()).filter(&mut wanted)).await
     }
 
     /// Requests running and waiting in the engine model.
@@ -88,10 +86,7 @@ impl Control {
     /// Recorded requests for one path (without query).
     #[must_use]
     pub fn requests_to(&self, path: &str) -> Vec<Recorded> {
-        self.requests()
-            .into_iter()
-            .filter(|recorded| recorded.path() == path)
-            .collect()
+        self.requests().into_iter().filter(|recorded| recorded.path() == path).collect()
     }
 
     /// Takes the recorded requests out of the recorder.
@@ -124,20 +119,12 @@ impl Control {
 
     /// The next `count` requests that carry a prompt meet this fault.
     pub fn fail_next(&self, count: usize, fault: Fault) {
-        self.add_fault(FaultRule {
-            fault,
-            when: When::Next(count),
-            scope: Scope::Inference,
-        });
+        self.add_fault(FaultRule { fault, when: When::Next(count), scope: Scope::Inference });
     }
 
     /// Every request that carries a prompt meets this fault.
     pub fn fail_always(&self, fault: Fault) {
-        self.add_fault(FaultRule {
-            fault,
-            when: When::Always,
-            scope: Scope::Inference,
-        });
+        self.add_fault(FaultRule { fault, when: When::Always, scope: Scope::Inference });
     }
 
     /// Removes all rules.

@@ -86,11 +86,7 @@ impl Counters {
         self.open_requests.fetch_add(1, Relaxed);
         self.open_inference.fetch_add(u64::from(inference), Relaxed);
         self.announce();
-        OpenRequest {
-            counters: self,
-            inference,
-            end: RequestEnd::Cut,
-        }
+        OpenRequest { counters: self, inference, end: RequestEnd::Cut }
     }
 }
 

@@ -40,11 +40,7 @@ impl EngineOptions {
     /// The same engine with every duration zero: it keeps the cache and answers at once.
     #[must_use]
     pub fn without_delay(self) -> Self {
-        Self {
-            prefill_per_token: Duration::ZERO,
-            decode_per_token: Duration::ZERO,
-            ..self
-        }
+        Self { prefill_per_token: Duration::ZERO, decode_per_token: Duration::ZERO, ..self }
     }
 }
 
@@ -62,10 +58,7 @@ impl PromptChain {
     #[must_use]
     pub fn of_text(text: &[u8], salt: u64, block_tokens: usize) -> Self {
         let blocks = chain(text, salt, block_tokens.max(1) * BYTES_PER_TOKEN);
-        Self {
-            blocks,
-            tokens: (text.len() / BYTES_PER_TOKEN).max(1) as u64,
-        }
+        Self { blocks, tokens: (text.len() / BYTES_PER_TOKEN).max(1) as u64 }
     }
 
     /// Chain of token ids.
@@ -73,10 +66,7 @@ impl PromptChain {
     pub fn of_ids(ids: &[u32], salt: u64, block_tokens: usize) -> Self {
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         let blocks = chain(&bytes, salt ^ 0x1d5, block_tokens.max(1) * size_of::<u32>());
-        Self {
-            blocks,
-            tokens: ids.len().max(1) as u64,
-        }
+        Self { blocks, tokens: ids.len().max(1) as u64 }
     }
 }
 
@@ -200,14 +190,7 @@ impl Engine {
         self.active.insert((finish, id), Active { start, blocks });
         self.queried_tokens += prompt.tokens;
         self.hit_tokens += cached_tokens;
-        Admission {
-            id,
-            cached_tokens,
-            uncached_tokens,
-            start,
-            first_token,
-            finish,
-        }
+        Admission { id, cached_tokens, uncached_tokens, start, first_token, finish }
     }
 
     /// Takes a request out before its time (the client left). Its place is free for requests admitted from now on; those
@@ -224,27 +207,16 @@ impl Engine {
     #[must_use]
     pub fn load(&self, now: u64) -> EngineLoad {
         let unfinished = self.active.range((now + 1, 0)..);
-        unfinished.fold(EngineLoad::default(), |load, (_, active)| {
-            match active.start <= now {
-                true => EngineLoad {
-                    running: load.running + 1,
-                    ..load
-                },
-                false => EngineLoad {
-                    waiting: load.waiting + 1,
-                    ..load
-                },
-            }
+        unfinished.fold(EngineLoad::default(), |load, (_, active)| match active.start <= now {
+            true => EngineLoad { running: load.running + 1, ..load },
+            false => EngineLoad { waiting: load.waiting + 1, ..load },
         })
     }
 
     /// Share of the blocks that running requests hold at `now`, from 0 to 1. Blocks that are only cached are free.
     #[must_use]
     pub fn usage(&self, now: u64) -> f64 {
-        let running = self
-            .active
-            .range((now + 1, 0)..)
-            .filter(|(_, active)| active.start <= now);
+        let running = self.active.range((now + 1, 0)..).filter(|(_, active)| active.start <= now);
         let held: u64 = running.map(|(_, active)| active.blocks).sum();
         (held as f64 / self.options.blocks.max(1) as f64).min(1.0)
     }

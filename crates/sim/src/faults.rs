@@ -246,17 +246,8 @@ mod tests {
     fn a_share_replays_from_its_seed_and_is_about_right() {
         let draw = || {
             let faults = Faults::default();
-            faults.add(rule(
-                Fault::Reset,
-                When::Share {
-                    probability: 0.25,
-                    seed: 7,
-                },
-                Scope::All,
-            ));
-            (0..4000)
-                .map(|_| faults.meet(b"/x", false).is_some())
-                .collect::<Vec<_>>()
+            faults.add(rule(Fault::Reset, When::Share { probability: 0.25, seed: 7 }, Scope::All));
+            (0..4000).map(|_| faults.meet(b"/x", false).is_some()).collect::<Vec<_>>()
         };
         let hits = draw().iter().filter(|&&hit| hit).count();
         assert!((900..1100).contains(&hits), "{hits}");
@@ -266,11 +257,7 @@ mod tests {
     #[test]
     fn rules_for_a_path_leave_the_others_alone() {
         let faults = Faults::default();
-        faults.add(rule(
-            Fault::EngineDead,
-            When::Always,
-            Scope::Path("/health".to_owned()),
-        ));
+        faults.add(rule(Fault::EngineDead, When::Always, Scope::Path("/health".to_owned())));
         assert_eq!(faults.meet(b"/v1/completions", true), None);
         assert_eq!(faults.meet(b"/health", false), Some(Fault::EngineDead));
     }
@@ -279,10 +266,7 @@ mod tests {
     fn names_carry_numbers() {
         assert_eq!("close-mid-stream=3".parse(), Ok(Fault::CloseMidStream(3)));
         assert_eq!(" status=418 ".parse(), Ok(Fault::Status(418, String::new())));
-        assert_eq!(
-            "byte-by-byte=2".parse(),
-            Ok(Fault::ByteByByte(Duration::from_millis(2)))
-        );
+        assert_eq!("byte-by-byte=2".parse(), Ok(Fault::ByteByByte(Duration::from_millis(2))));
         assert!("nonsense".parse::<Fault>().is_err());
     }
 }

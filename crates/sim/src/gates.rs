@@ -47,10 +47,7 @@ impl Gates {
         });
         self.gates.held().push(gate.clone());
         self.armed.fetch_add(1, Relaxed);
-        HoldGate {
-            gate,
-            gates: self.clone(),
-        }
+        HoldGate { gate, gates: self.clone() }
     }
 
     /// Returns when every gate at this stage let the request go.
@@ -58,13 +55,7 @@ impl Gates {
         if !self.any() {
             return;
         }
-        let here: Vec<_> = self
-            .gates
-            .held()
-            .iter()
-            .filter(|gate| gate.stage == stage)
-            .cloned()
-            .collect();
+        let here: Vec<_> = self.gates.held().iter().filter(|gate| gate.stage == stage).cloned().collect();
         for gate in here {
             let _held = InGate::enter(&gate);
             if let Ok(permit) = gate.pass.acquire().await {
@@ -130,10 +121,7 @@ impl HoldGate {
 
 impl Drop for HoldGate {
     fn drop(&mut self) {
-        self.gates
-            .gates
-            .held()
-            .retain(|gate| !Arc::ptr_eq(gate, &self.gate));
+        self.gates.gates.held().retain(|gate| !Arc::ptr_eq(gate, &self.gate));
         self.gates.armed.fetch_sub(1, Relaxed);
         self.gate.pass.close();
     }

@@ -36,19 +36,15 @@ impl Usage {
         let details = self.cached.map_or("null".to_owned(), |cached| {
             format!(r#"{{"cached_tokens":{cached},"created_cache_tokens":null,"multimodal_tokens":null}}"#)
         });
-        format!(
-            r#"{{{},"prompt_tokens_details":{details},"completion_tokens_details":null}}"#,
-            self.counts()
-        )
+        format!(r#"{{{},"prompt_tokens_details":{details},"completion_tokens_details":null}}"#, self.counts())
     }
 
     /// As the last record of a stream carries it: without nulls.
     pub(crate) fn streamed(&self) -> String {
         match self.cached {
-            Some(cached) => format!(
-                r#"{{{},"prompt_tokens_details":{{"cached_tokens":{cached}}}}}"#,
-                self.counts()
-            ),
+            Some(cached) => {
+                format!(r#"{{{},"prompt_tokens_details":{{"cached_tokens":{cached}}}}}"#, self.counts())
+            }
             None => format!("{{{}}}", self.counts()),
         }
     }
@@ -59,9 +55,7 @@ impl Usage {
     }
 
     fn counts(&self) -> String {
-        let Self {
-            prompt, completion, ..
-        } = self;
+        let Self { prompt, completion, .. } = self;
         format!(
             r#""prompt_tokens":{prompt},"total_tokens":{},"completion_tokens":{completion}"#,
             prompt + completion
@@ -84,13 +78,9 @@ pub(crate) struct Token<'a> {
 impl Generation {
     /// The words that a request is answered with.
     pub(crate) fn outputs(ask: &Ask) -> Vec<Vec<String>> {
-        let choices = ask
-            .prompts
-            .iter()
-            .flat_map(|prompt| (0..ask.choices).map(move |choice| (prompt, choice)));
-        choices
-            .map(|(prompt, choice)| words(prompt, choice, ask.max_tokens))
-            .collect()
+        let choices =
+            ask.prompts.iter().flat_map(|prompt| (0..ask.choices).map(move |choice| (prompt, choice)));
+        choices.map(|(prompt, choice)| words(prompt, choice, ask.max_tokens)).collect()
     }
 
     /// The tokens in the order in which they are sent: choices advance together.
@@ -110,10 +100,7 @@ impl Generation {
 
     /// Text of one choice.
     pub(crate) fn text(&self, choice: usize) -> String {
-        self.outputs
-            .get(choice)
-            .map(|words| words.concat())
-            .unwrap_or_default()
+        self.outputs.get(choice).map(|words| words.concat()).unwrap_or_default()
     }
 
     /// `"model":…` as JSON string.
@@ -130,16 +117,10 @@ impl Generation {
     }
 
     pub(crate) fn stream(&self, records: Vec<Record>) -> Answer {
-        Answer {
-            admissions: self.admissions.clone(),
-            ..Answer::stream(records)
-        }
+        Answer { admissions: self.admissions.clone(), ..Answer::stream(records) }
     }
 
     pub(crate) fn whole(&self, body: String) -> Answer {
-        Answer {
-            admissions: self.admissions.clone(),
-            ..Answer::json(200, body)
-        }
+        Answer { admissions: self.admissions.clone(), ..Answer::json(200, body) }
     }
 }

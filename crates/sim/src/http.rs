@@ -101,12 +101,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(stream: TcpStream, id: u64) -> Self {
-        Self {
-            stream,
-            id,
-            buf: Vec::with_capacity(8 << 10),
-            start: 0,
-        }
+        Self { stream, id, buf: Vec::with_capacity(8 << 10), start: 0 }
     }
 
     /// Bytes from the head of the current request on.
@@ -184,10 +179,7 @@ impl Connection {
                 match decode_chunks(&self.pending()[head.len..])? {
                     Some((bytes, wire)) => return Ok(Body::Decoded { bytes, wire }),
                     None if there(self) >= stop => {
-                        return Ok(Body::Decoded {
-                            bytes: Vec::new(),
-                            wire: there(self),
-                        });
+                        return Ok(Body::Decoded { bytes: Vec::new(), wire: there(self) });
                     }
                     None => self.fill(64 << 10).await?,
                 }
@@ -206,13 +198,7 @@ impl Connection {
     /// The socket's two directions and the buffer, for writing an answer while looking out for the client.
     pub(crate) fn split(&mut self) -> (tokio::net::tcp::WriteHalf<'_>, ClientWatch<'_>) {
         let (read, write) = self.stream.split();
-        (
-            write,
-            ClientWatch {
-                read,
-                buf: &mut self.buf,
-            },
-        )
+        (write, ClientWatch { read, buf: &mut self.buf })
     }
 
     /// Reads and forgets until the client closes, so that closing does not reset what was written.
@@ -283,9 +269,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<Head>, ReadEnd> {
 
 fn keep_alive(value: &[u8], default: bool) -> bool {
     let has = |wanted: &[u8]| {
-        value
-            .split(|&b| b == b',')
-            .any(|part| part.trim_ascii().eq_ignore_ascii_case(wanted))
+        value.split(|&b| b == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(wanted))
     };
     !has(b"close") && (default || has(b"keep-alive"))
 }
@@ -303,10 +287,7 @@ fn decode_chunks(wire: &[u8]) -> Result<Option<(Vec<u8>, usize)>, ReadEnd> {
         let Some(line) = memchr::memmem::find(&wire[at..], b"\r\n") else {
             return Ok(None);
         };
-        let digits = wire[at..at + line]
-            .split(|&b| b == b';')
-            .next()
-            .unwrap_or_default();
+        let digits = wire[at..at + line].split(|&b| b == b';').next().unwrap_or_default();
         let size = number(digits, 16)?;
         at += line + 2;
         if size == 0 {
@@ -332,11 +313,7 @@ pub(crate) fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
     request.parse_with_uninit_headers(head, &mut headers).ok()?;
-    request
-        .headers
-        .iter()
-        .find(|header| header.name.eq_ignore_ascii_case(name))
-        .map(|header| header.value)
+    request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
 }
 
 #[cfg(test)]

@@ -99,30 +99,18 @@ impl WorkerOptions {
     /// A worker for benches: ready-made answers with `chunks` words, nothing recorded.
     #[must_use]
     pub fn instant(chunks: u32) -> Self {
-        Self {
-            mode: Mode::Instant { chunks },
-            record: 0,
-            ..Self::default()
-        }
+        Self { mode: Mode::Instant { chunks }, record: 0, ..Self::default() }
     }
 
     /// A worker with the timing of the engine model, nothing recorded.
     #[must_use]
     pub fn engine(engine: EngineOptions) -> Self {
-        Self {
-            mode: Mode::Engine,
-            engine,
-            record: 0,
-            ..Self::default()
-        }
+        Self { mode: Mode::Engine, engine, record: 0, ..Self::default() }
     }
 
     /// The same worker under a name of its own.
     #[must_use]
     pub fn named(self, id: impl Into<String>) -> Self {
-        Self {
-            id: Some(id.into()),
-            ..self
-        }
+        Self { id: Some(id.into()), ..self }
     }
 }

@@ -60,12 +60,7 @@ impl Ask {
                 Some("stream_options"),
             )));
         }
-        let option = |name: &str| {
-            options
-                .and_then(|o| o.get(name))
-                .and_then(Value::as_bool)
-                .unwrap_or(false)
-        };
+        let option = |name: &str| options.and_then(|o| o.get(name)).and_then(Value::as_bool).unwrap_or(false);
         Ok(Self {
             model: text("model"),
             prompts: prompts(route, body)?,
@@ -110,19 +105,12 @@ fn max_tokens(route: Generating, body: &Value) -> Result<u64, Box<Answer>> {
 }
 
 fn prompts(route: Generating, body: &Value) -> Result<Vec<Prompt>, Box<Answer>> {
-    let missing = |name: &str| {
-        Box::new(Answer::invalid(
-            "missing",
-            &format!("body.{name}"),
-            "Field required",
-        ))
-    };
+    let missing =
+        |name: &str| Box::new(Answer::invalid("missing", &format!("body.{name}"), "Field required"));
     match route {
         Generating::Chat | Generating::Messages => {
-            let messages = body
-                .get("messages")
-                .and_then(Value::as_array)
-                .ok_or_else(|| missing("messages"))?;
+            let messages =
+                body.get("messages").and_then(Value::as_array).ok_or_else(|| missing("messages"))?;
             Ok(vec![Prompt::Text(rendered(body.get("system"), messages))])
         }
         Generating::Completions | Generating::Plain => {
@@ -136,15 +124,13 @@ fn prompts(route: Generating, body: &Value) -> Result<Vec<Prompt>, Box<Answer>> 
             };
             Ok(vec![Prompt::Text(text)])
         }
-        Generating::Tokens => ids(body.get("token_ids"))
-            .map(|ids| vec![Prompt::Ids(ids)])
-            .ok_or_else(|| missing("token_ids")),
+        Generating::Tokens => {
+            ids(body.get("token_ids")).map(|ids| vec![Prompt::Ids(ids)]).ok_or_else(|| missing("token_ids"))
+        }
         Generating::ChatTokens if body.get("messages").is_some() => prompts(Generating::Chat, body),
         Generating::ChatTokens => {
             let found = body.get("prompt_token_ids").or_else(|| body.get("token_ids"));
-            ids(found)
-                .map(|ids| vec![Prompt::Ids(ids)])
-                .ok_or_else(|| missing("token_ids"))
+            ids(found).map(|ids| vec![Prompt::Ids(ids)]).ok_or_else(|| missing("token_ids"))
         }
     }
 }
@@ -168,11 +154,8 @@ fn completion_prompts(prompt: Option<&Value>) -> Option<Vec<Prompt>> {
 
 /// A list of token ids; `None` if it is not one or is empty.
 pub(crate) fn ids(value: Option<&Value>) -> Option<Vec<u32>> {
-    let ids: Option<Vec<u32>> = value?
-        .as_array()?
-        .iter()
-        .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
-        .collect();
+    let ids: Option<Vec<u32>> =
+        value?.as_array()?.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect();
     ids.filter(|ids| !ids.is_empty())
 }
 
@@ -219,10 +202,7 @@ pub(crate) fn words(prompt: &Prompt, choice: u64, count: u64) -> Vec<String> {
     (0..count)
         .map(|index| match index {
             0 => format!("{fingerprint:016x}"),
-            _ => format!(
-                " {}",
-                WORDS[(hash(&index.to_le_bytes(), fingerprint) % 32) as usize]
-            ),
+            _ => format!(" {}", WORDS[(hash(&index.to_le_bytes(), fingerprint) % 32) as usize]),
         })
         .collect()
 }

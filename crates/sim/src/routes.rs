@@ -111,26 +111,12 @@ const GET_DELETE: &[Method] = &[Method::Get, Method::Delete];
 pub(crate) fn find(path: &[u8]) -> Option<Found> {
     let found = |route, allowed, gate| Some(Found { route, allowed, gate });
     generating(path)
-        .map(|(route, gate)| Found {
-            route,
-            allowed: POST,
-            gate,
-        })
+        .map(|(route, gate)| Found { route, allowed: POST, gate })
         .or_else(|| pooling(path).and_then(|kind| found(Route::Pooling(kind), POST, Gated::Always)))
-        .or_else(|| {
-            text(path).map(|(kind, gate)| Found {
-                route: Route::Text(kind),
-                allowed: POST,
-                gate,
-            })
-        })
+        .or_else(|| text(path).map(|(kind, gate)| Found { route: Route::Text(kind), allowed: POST, gate }))
         .or_else(|| info(path))
         .or_else(|| {
-            control(path).map(|(kind, gate)| Found {
-                route: Route::Control(kind),
-                allowed: POST,
-                gate,
-            })
+            control(path).map(|(kind, gate)| Found { route: Route::Control(kind), allowed: POST, gate })
         })
         .or_else(|| stored(path))
 }
@@ -188,11 +174,7 @@ fn info(path: &[u8]) -> Option<Found> {
         b"/is_paused" => (Info::IsPaused, GET, Gated::DevMode),
         _ => return None,
     };
-    Some(Found {
-        route: Route::Info(kind),
-        allowed,
-        gate,
-    })
+    Some(Found { route: Route::Info(kind), allowed, gate })
 }
 
 fn control(path: &[u8]) -> Option<(ControlRoute, Gated)> {
@@ -230,11 +212,7 @@ fn stored(path: &[u8]) -> Option<Found> {
         _ if rest.is_empty() || rest.contains(&b'/') => return None,
         _ => (Route::Stored, GET_DELETE),
     };
-    Some(Found {
-        route,
-        allowed,
-        gate: Gated::Always,
-    })
+    Some(Found { route, allowed, gate: Gated::Always })
 }
 
 impl Route {
@@ -256,16 +234,10 @@ mod tests {
     #[test]
     fn paths_with_an_id_do_not_swallow_their_neighbours() {
         let route = |path: &str| find(path.as_bytes()).map(|found| found.route);
-        assert_eq!(
-            route("/v1/responses"),
-            Some(Route::Generating(Generating::Responses))
-        );
+        assert_eq!(route("/v1/responses"), Some(Route::Generating(Generating::Responses)));
         assert_eq!(route("/v1/responses/resp_1"), Some(Route::Stored));
         assert_eq!(route("/v1/responses/resp_1/cancel"), Some(Route::CancelStored));
-        assert_eq!(
-            route("/v1/responses/render"),
-            Some(Route::Text(TextRoute::RenderResponses))
-        );
+        assert_eq!(route("/v1/responses/render"), Some(Route::Text(TextRoute::RenderResponses)));
         assert_eq!(route("/v1/responses/a/b"), None);
         assert_eq!(route("/v1/responses/"), None);
         assert_eq!(route("/v1/chat/completions/"), None);

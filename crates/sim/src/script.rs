@@ -96,10 +96,9 @@ pub(crate) fn replaced(fault: &Fault, answer: Answer) -> Answer {
             "QueueOverflow: the number of queued requests has reached --max-num-queued-reqs. Please retry later.",
         ),
         Fault::Paused => Answer::unavailable("The engine is paused for a weight update. Please retry later."),
-        Fault::Scaling => Answer::json(
-            503,
-            r#"{"error":"The model is currently scaling. Please try again later."}"#,
-        ),
+        Fault::Scaling => {
+            Answer::json(503, r#"{"error":"The model is currently scaling. Please try again later."}"#)
+        }
         Fault::TooManyRequests => error(429, "RateLimitError", "Too many requests."),
         Fault::InternalError => error(500, "InternalServerError", SANITISED),
         Fault::EngineDead => error(
@@ -133,10 +132,7 @@ fn joined(mut answer: Answer) -> Answer {
 
 /// The steps of an answer under a fault.
 pub(crate) fn script(answer: &Answer, fault: Option<&Fault>, plan: &Plan<'_>) -> Script {
-    let mut writer = Writer {
-        steps: Vec::new(),
-        plan,
-    };
+    let mut writer = Writer { steps: Vec::new(), plan };
     if plan.gated {
         writer.steps.push(Step::Gate(Stage::BeforeHead));
     }
@@ -153,10 +149,7 @@ pub(crate) fn script(answer: &Answer, fault: Option<&Fault>, plan: &Plan<'_>) ->
     if let Some(Fault::ByteByByte(rest)) = fault {
         writer.split(*rest);
     }
-    Script {
-        steps: writer.steps,
-        ending,
-    }
+    Script { steps: writer.steps, ending }
 }
 
 struct Writer<'a> {
@@ -181,13 +174,7 @@ impl Writer<'_> {
     fn ready(&mut self, token: u64) {
         if let Some(timing) = self.plan.timing {
             let at = timing.at(token);
-            if self
-                .steps
-                .iter()
-                .rev()
-                .find(|step| matches!(step, Step::Until(_)))
-                != Some(&Step::Until(at))
-            {
+            if self.steps.iter().rev().find(|step| matches!(step, Step::Until(_))) != Some(&Step::Until(at)) {
                 self.steps.push(Step::Until(at));
             }
         }
@@ -234,13 +221,14 @@ impl Writer<'_> {
     /// Sends the body up to the twist that stops it, if one does.
     fn content(&mut self, answer: &Answer, fault: Option<&Fault>) -> Option<Twist> {
         let (records, twist) = match (&answer.content, twist(fault)) {
+            // An error that would come within a stream has replaced a whole answer already.
+            (Content::Whole(body), None | Some((_, _, Twist::Error))) => {
+                self.send(body);
+                return None;
+            }
             (Content::Whole(body), Some((_, _, twist))) => {
                 self.send(&body[..body.len() / 2]);
                 return Some(twist);
-            }
-            (Content::Whole(body), None) => {
-                self.send(body);
-                return None;
             }
             (Content::Stream(records), twist) => (records, twist),
         };
@@ -281,11 +269,7 @@ impl Writer<'_> {
                 self.send(&sse::chunk(&sse::data(&error)));
                 self.send(&sse::chunk(&sse::done()));
                 self.send(sse::LAST_CHUNK);
-                if self.plan.keep {
-                    Ending::Keep
-                } else {
-                    Ending::Close
-                }
+                if self.plan.keep { Ending::Keep } else { Ending::Close }
             }
         }
     }
@@ -298,11 +282,7 @@ impl Writer<'_> {
                 self.steps.push(step);
                 continue;
             };
-            self.steps.extend(
-                bytes
-                    .iter()
-                    .flat_map(|&byte| [Step::Send(vec![byte]), Step::Rest(rest)]),
-            );
+            self.steps.extend(bytes.iter().flat_map(|&byte| [Step::Send(vec![byte]), Step::Rest(rest)]));
         }
     }
 }

@@ -57,13 +57,7 @@ impl Served {
     async fn refuse_bytes(&self, connection: &mut Connection) {
         let mut answer = Answer::text(400, "Invalid HTTP request received.");
         answer.headers.push(("connection", "close".to_owned()));
-        let plan = Plan {
-            style: &self.state.style,
-            timing: None,
-            last_token: 1,
-            gated: false,
-            keep: false,
-        };
+        let plan = Plan { style: &self.state.style, timing: None, last_token: 1, gated: false, keep: false };
         let _ = play(connection, script(&answer, None, &plan), &self.state).await;
         linger(connection).await;
     }
@@ -93,18 +87,7 @@ impl Served {
             }
         };
         self.record(connection, head, Some(&body));
-        self.answer(
-            connection,
-            Whole {
-                head,
-                body: &body,
-                found,
-                inference,
-                fault,
-            },
-            open,
-        )
-        .await
+        self.answer(connection, Whole { head, body: &body, found, inference, fault }, open).await
     }
 
     /// Reads the body, or as much of it as the fault leaves.
@@ -156,10 +139,7 @@ impl Served {
                 return Next::Request;
             }
             Some(rest) => {
-                let script = Script {
-                    steps: vec![Step::Send(rest)],
-                    ending: Ending::Keep,
-                };
+                let script = Script { steps: vec![Step::Send(rest)], ending: Ending::Keep };
                 (script, InEngine::new(&self.state, Vec::new()))
             }
             None => self.planned(connection, &whole),
@@ -253,25 +233,12 @@ impl Served {
     fn timing(&self, answer: &Answer) -> Option<Timing> {
         let state = &self.state;
         if state.options.mode == Mode::Engine {
-            let first = answer
-                .admissions
-                .iter()
-                .map(|admission| admission.first_token)
-                .max()?;
+            let first = answer.admissions.iter().map(|admission| admission.first_token).max()?;
             let per_token = state.engine.held().options().decode_per_token;
-            return Some(Timing {
-                first: state.instant(first),
-                per_token,
-            });
+            return Some(Timing { first: state.instant(first), per_token });
         }
-        let per_token = state
-            .options
-            .pace
-            .filter(|_| matches!(answer.content, Content::Stream(_)))?;
-        Some(Timing {
-            first: Instant::now(),
-            per_token,
-        })
+        let per_token = state.options.pace.filter(|_| matches!(answer.content, Content::Stream(_)))?;
+        Some(Timing { first: Instant::now(), per_token })
     }
 }
 
@@ -293,11 +260,8 @@ fn asked_fault(connection: &Connection, head: &Head) -> Option<Fault> {
 fn last_token(answer: &Answer, state: &State) -> u64 {
     let per_token = state.engine.held().options().decode_per_token.as_nanos().max(1);
     let tokens = |first: u64, finish: u64| u128::from(finish - first) / per_token + 1;
-    let longest = answer
-        .admissions
-        .iter()
-        .map(|admission| tokens(admission.first_token, admission.finish))
-        .max();
+    let longest =
+        answer.admissions.iter().map(|admission| tokens(admission.first_token, admission.finish)).max();
     longest.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(1)
 }
 

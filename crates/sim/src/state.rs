@@ -65,19 +65,14 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(options: WorkerOptions, port: u16) -> Self {
         let worker = options.id.clone().unwrap_or_else(|| format!("sim-{port}"));
-        let created = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs());
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let engine = match options.mode {
             Mode::Engine => options.engine,
             Mode::Instant { .. } | Mode::Recording => options.engine.without_delay(),
         };
         Self {
             id_seed: hash(worker.as_bytes(), created),
-            style: HeadStyle {
-                worker,
-                date: http_date(created),
-            },
+            style: HeadStyle { worker, date: http_date(created) },
             created,
             counters: Counters::default(),
             faults: Faults::default(),
@@ -155,18 +150,15 @@ impl Drop for InEngine<'_> {
         }
         let now = self.state.now();
         let mut engine = self.state.engine.held();
-        self.admissions
-            .iter()
-            .for_each(|admission| engine.abort(admission, now));
+        self.admissions.iter().for_each(|admission| engine.abort(admission, now));
     }
 }
 
 /// A Unix time as HTTP writes it.
 fn http_date(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (days, time) = (seconds / 86_400, seconds % 86_400);
     // Days since 1 March of year 0, so that leap days come last in their year.
     let shifted = days + 719_468;

@@ -36,26 +36,14 @@ impl Worker {
     pub fn start(options: WorkerOptions) -> io::Result<Self> {
         // Bound but never listening: it keeps the port while the worker refuses connections.
         let keeper = bound(options.port)?;
-        let addr = keeper
-            .local_addr()?
-            .as_socket()
-            .ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let addr = keeper.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
         let listener = listening_on(addr)?;
         let state = State::new(options, addr.port());
         let prebuilt = Prebuilt::new(&state);
         let (listening, wanted) = watch::channel(Listening::Accepting);
         let (reach, reached) = watch::channel(Listening::Accepting);
-        let control = Control {
-            served: Arc::new(Served { state, prebuilt }),
-            listening,
-            reached,
-        };
-        let worker = Self {
-            control,
-            addr,
-            stopped: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-        };
+        let control = Control { served: Arc::new(Served { state, prebuilt }), listening, reached };
+        let worker = Self { control, addr, stopped: CancellationToken::new(), tasks: TaskTracker::new() };
         let port = Port {
             addr,
             _keeper: keeper,

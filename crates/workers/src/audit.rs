@@ -33,7 +33,10 @@ impl Auditor {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
         for worker in world.workers() {
-            let amount = (0..LOOKS).map(|_| worker.drift()).find(|drift| *drift == 0).unwrap_or_else(|| worker.drift());
+            let amount = (0..LOOKS)
+                .map(|_| worker.drift())
+                .find(|drift| *drift == 0)
+                .unwrap_or_else(|| worker.drift());
             let before = seen.get(&worker.slot()).copied();
             let again = before.is_some_and(|drift| drift.amount == amount);
             let counted = again && before.is_some_and(|drift| drift.counted);

@@ -72,7 +72,10 @@ mod tests {
 
     #[test]
     fn three_failures_in_a_row_take_it_out_and_two_good_probes_bring_it_back() {
-        assert_eq!(run(&[true, false, false, true, false, false, false]), [true, true, true, true, true, true, false]);
+        assert_eq!(
+            run(&[true, false, false, true, false, false, false]),
+            [true, true, true, true, true, true, false]
+        );
         assert_eq!(
             run(&[true, false, false, false, true, false, true, true])[3..],
             [false, false, false, false, true]

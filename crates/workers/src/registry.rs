@@ -9,7 +9,7 @@ use forebay_policy::{Policy, PolicySettings, Slot};
 use tokio::sync::watch;
 
 use crate::health::HealthSettings;
-use crate::served::Models;
+use crate::served::{Models, ServedModel};
 use crate::url::WorkerUrl;
 use crate::worker::{Blocker, Worker};
 use crate::world::{Base, Candidate, Pool, World};
@@ -110,7 +110,10 @@ impl Writer {
                 state.slots.push(identity.clone());
                 state.slots.len() - 1
             });
-            #[expect(clippy::cast_possible_truncation, reason = "fewer than 2^32 workers are ever registered")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "fewer than 2^32 workers are ever registered"
+            )]
             let worker = Arc::new(Worker::new(Slot(slot as u32), identity.0, identity.1));
             let at = state.members.partition_point(|w| w.slot() < worker.slot());
             state.members.insert(at, Arc::clone(&worker));
@@ -205,36 +208,21 @@ impl State {
         self.generation += 1;
         let members = self.members.clone();
         let models: Vec<_> = members.iter().map(|w| w.models()).collect();
-        let mut names: Vec<Arc<str>> = Vec::new();
-        let mut bases: Vec<(&str, Arc<str>)> = Vec::new();
-        for model in models.iter().flat_map(|m| match &**m {
-            Models::Named(served) => served.as_slice(),
-            Models::Any | Models::Unread => &[],
-        }) {
-            let known = names.iter().find(|name| ***name == *model.id).cloned();
-            let name = known.unwrap_or_else(|| {
-                names.push(model.id.as_str().into());
-                model.id.as_str().into()
-            });
-            if let Some(base) = model.base()
-                && !bases.iter().any(|(known, _)| *known == base)
-            {
-                bases.push((base, name));
-            }
-        }
         let pick = |wanted: &dyn Fn(&Models) -> bool| -> Vec<Arc<Worker>> {
             members.iter().zip(&models).filter(|(_, m)| wanted(m)).map(|(w, _)| Arc::clone(w)).collect()
         };
-        let by_model: HashMap<Box<str>, Arc<Pool>> = names
-            .iter()
-            .map(|name| (Box::from(&**name), self.pool(PoolKey::Model(Arc::clone(name)), pick(&|m| m.serves(name)))))
-            .collect();
-        let any = pick(&|m| *m == Models::Any);
-        let base = match bases.as_slice() {
+        let catalogue = Catalogue::of(&models);
+        let mut by_model = HashMap::new();
+        for name in &catalogue.names {
+            let pool = self.pool(PoolKey::Model(Arc::clone(name)), pick(&|m| m.serves(name)));
+            by_model.insert(Box::from(&**name), pool);
+        }
+        let base = match catalogue.bases.as_slice() {
             [] => Base::None,
             [(_, name)] => by_model.get(&**name).map_or(Base::None, |pool| Base::One(Arc::clone(pool))),
             _ => Base::Several,
         };
+        let any = pick(&|m| *m == Models::Any);
         World {
             epoch: self.epoch,
             seed: self.seed,
@@ -264,6 +252,41 @@ impl State {
             .map(|worker| Candidate { served: Arc::clone(served.entry(worker.slot()).or_default()), worker })
             .collect();
         Arc::new(Pool { model, label, generation: self.generation, candidates, policy })
+    }
+}
+
+/// What all workers together serve, in slot order.
+#[derive(Default)]
+struct Catalogue {
+    /// Each name once.
+    names: Vec<Arc<str>>,
+    /// Each base model once, with the first of its names.
+    bases: Vec<(String, Arc<str>)>,
+}
+
+impl Catalogue {
+    fn of(models: &[Arc<Models>]) -> Self {
+        let mut catalogue = Self::default();
+        for models in models {
+            if let Models::Named(served) = &**models {
+                served.iter().for_each(|model| catalogue.add(model));
+            }
+        }
+        catalogue
+    }
+
+    fn add(&mut self, model: &ServedModel) {
+        let known = self.names.iter().find(|name| ***name == *model.id).cloned();
+        let name = known.unwrap_or_else(|| {
+            let name: Arc<str> = model.id.as_str().into();
+            self.names.push(Arc::clone(&name));
+            name
+        });
+        if let Some(base) = model.base()
+            && !self.bases.iter().any(|(known, _)| known == base)
+        {
+            self.bases.push((base.to_owned(), name));
+        }
     }
 }
 

@@ -75,7 +75,9 @@ impl FromStr for WorkerUrl {
         let (host, port) = split_port(authority).ok_or_else(|| UrlError::Port(text.to_owned()))?;
         let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         let bracketed = authority.starts_with('[');
-        if host.is_empty() || !(bracketed && host.parse::<std::net::Ipv6Addr>().is_ok() || host.chars().all(named)) {
+        if host.is_empty()
+            || !(bracketed && host.parse::<std::net::Ipv6Addr>().is_ok() || host.chars().all(named))
+        {
             return Err(UrlError::Host(text.to_owned()));
         }
         let prefix = path.trim_end_matches('/');
@@ -142,10 +144,14 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_a_base_url() {
-        for bad in ["", "h:1", "ftp://h:1", "http://", "http://:80", "http://h:", "http://h:0", "http://h:99999"] {
+        for bad in
+            ["", "h:1", "ftp://h:1", "http://", "http://:80", "http://h:", "http://h:0", "http://h:99999"]
+        {
             assert!(bad.parse::<WorkerUrl>().is_err(), "{bad}");
         }
-        for bad in ["http://u@h:1", "http://h:1?x", "http://h:1#x", "http://h b:1", "http://[::1", "http://[::1]x"] {
+        for bad in
+            ["http://u@h:1", "http://h:1?x", "http://h:1#x", "http://h b:1", "http://[::1", "http://[::1]x"]
+        {
             assert!(bad.parse::<WorkerUrl>().is_err(), "{bad}");
         }
     }

@@ -13,10 +13,7 @@ fn chat(body: &str, check: impl FnOnce(&Facts<'_>)) {
 fn an_empty_body_has_the_defaults() {
     chat("{}", |facts| {
         assert_eq!(facts.model, ModelFact::Absent);
-        assert_eq!(
-            (facts.n, facts.best_of, facts.max_tokens, facts.store),
-            (1, 1, None, None)
-        );
+        assert_eq!((facts.n, facts.best_of, facts.max_tokens, facts.store), (1, 1, None, None));
         assert!(!facts.stream && !facts.use_beam_search && !facts.has_prompt_logprobs && !facts.background);
         assert_eq!(facts.session, SessionKeys::default());
         assert_eq!(facts.session.first(), None);
@@ -34,10 +31,7 @@ fn the_last_of_several_models_counts_and_is_unescaped() {
         (r#"{"model":""}"#, ModelFact::Absent),
         (r#"{"model":7}"#, ModelFact::NotString),
         (r#"{"model":["a"]}"#, ModelFact::NotString),
-        (
-            r#"{"messages":[{"model":"a"}],"metadata":{"model":"b"}}"#,
-            ModelFact::Absent,
-        ),
+        (r#"{"messages":[{"model":"a"}],"metadata":{"model":"b"}}"#, ModelFact::Absent),
     ] {
         chat(body, |facts| assert_eq!(facts.model, wanted, "{body}"));
     }
@@ -61,12 +55,9 @@ fn session_keys_come_from_their_real_place_only() {
         assert_eq!(facts.session.user_id, None);
         assert_eq!(facts.session.first().map(AsRef::as_ref), Some("s1"));
     });
-    chat(
-        r#"{"session_params":{"session_id":"a"},"session_params":{},"user":"u","user":"v"}"#,
-        |facts| {
-            assert_eq!(facts.session.first().map(AsRef::as_ref), Some("v"));
-        },
-    );
+    chat(r#"{"session_params":{"session_id":"a"},"session_params":{},"user":"u","user":"v"}"#, |facts| {
+        assert_eq!(facts.session.first().map(AsRef::as_ref), Some("v"));
+    });
 }
 
 #[test]
@@ -78,10 +69,7 @@ fn what_decides_how_a_request_is_served_is_read() {
         assert_eq!((facts.n, facts.best_of, facts.max_tokens), (2, 3, Some(6)));
         assert_eq!(facts.store, Some(false));
         assert_eq!(facts.previous_response_id.as_deref(), Some("resp_1"));
-        assert_eq!(
-            (facts.lora, facts.cache_salt),
-            (Some(&b"\"l\""[..]), Some(&b"\"s\""[..]))
-        );
+        assert_eq!((facts.lora, facts.cache_salt), (Some(&b"\"l\""[..]), Some(&b"\"s\""[..])));
     });
 }
 
@@ -89,10 +77,7 @@ fn what_decides_how_a_request_is_served_is_read() {
 fn sampling_params_count_where_the_top_says_nothing() {
     let body = r#"{"sampling_params":{"n":9,"max_tokens":9},"sampling_params":{"max_tokens":7,"prompt_logprobs":1,"extra_args":{}}}"#;
     with(BodyShape::Generate, body, |facts| {
-        assert_eq!(
-            (facts.n, facts.max_tokens, facts.has_prompt_logprobs),
-            (1, Some(7), true)
-        );
+        assert_eq!((facts.n, facts.max_tokens, facts.has_prompt_logprobs), (1, Some(7), true));
     });
 }
 
@@ -125,44 +110,21 @@ fn a_scratch_that_was_used_before_changes_nothing() {
 #[test]
 fn ten_thousand_levels_in_every_place_do_not_overflow() {
     let deep = "[".repeat(10_000) + &"]".repeat(10_000);
-    for shape in [
-        BodyShape::Chat,
-        BodyShape::Completions,
-        BodyShape::Responses,
-        BodyShape::Messages,
-    ] {
-        for name in [
-            "messages",
-            "prompt",
-            "input",
-            "system",
-            "tools",
-            "vllm_xargs",
-            "sampling_params",
-            "x",
-        ] {
-            with(
-                shape,
-                &format!("{{\"{name}\":{deep},\"model\":\"m\"}}"),
-                |facts| {
-                    assert_eq!(facts.model, ModelFact::Name("m".into()), "{name}");
-                },
-            );
+    for shape in [BodyShape::Chat, BodyShape::Completions, BodyShape::Responses, BodyShape::Messages] {
+        for name in ["messages", "prompt", "input", "system", "tools", "vllm_xargs", "sampling_params", "x"] {
+            with(shape, &format!("{{\"{name}\":{deep},\"model\":\"m\"}}"), |facts| {
+                assert_eq!(facts.model, ModelFact::Name("m".into()), "{name}");
+            });
         }
     }
 }
 
 #[test]
 fn every_known_name_is_found_at_its_length() {
-    for slot in [
-        BodyShape::Chat,
-        BodyShape::ChatTokens,
-        BodyShape::Responses,
-        BodyShape::Score,
-        BodyShape::Rerank,
-    ]
-    .iter()
-    .flat_map(|shape| shape.slots())
+    for slot in
+        [BodyShape::Chat, BodyShape::ChatTokens, BodyShape::Responses, BodyShape::Score, BodyShape::Rerank]
+            .iter()
+            .flat_map(|shape| shape.slots())
     {
         assert!(MAX_SLOTS >= 11 && (slot.0 as usize) < Field::COUNT);
     }

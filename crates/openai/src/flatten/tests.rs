@@ -18,13 +18,7 @@ fn key(shape: BodyShape, body: &str) -> String {
     };
     let shown: String = String::from_utf8_lossy(&bytes)
         .chars()
-        .map(|char| {
-            if char < ' ' {
-                format!("<{:x}>", char as u32)
-            } else {
-                char.to_string()
-            }
-        })
+        .map(|char| if char < ' ' { format!("<{:x}>", char as u32) } else { char.to_string() })
         .collect();
     format!("{kind}{shown}")
 }
@@ -52,14 +46,8 @@ fn completions_take_text_ids_and_lists_of_them() {
 fn a_text_and_one_text_part_give_the_same() {
     let wanted = "text <1>user<2>hi";
     assert_eq!(chat(r#"[{"role":"user","content":"hi"}]"#), wanted);
-    assert_eq!(
-        chat(r#"[{"content":[{"type":"text","text":"hi"}],"role":"user"}]"#),
-        wanted
-    );
-    assert_eq!(
-        chat(r#"[{"role":"user","content":["hi"],"name":null,"tool_calls":null}]"#),
-        wanted
-    );
+    assert_eq!(chat(r#"[{"content":[{"type":"text","text":"hi"}],"role":"user"}]"#), wanted);
+    assert_eq!(chat(r#"[{"role":"user","content":["hi"],"name":null,"tool_calls":null}]"#), wanted);
     let input = |input: &str| key(BodyShape::Responses, &format!("{{\"input\":{input}}}"));
     assert_eq!(input("\"hi\""), wanted);
     assert_eq!(
@@ -100,22 +88,13 @@ fn other_members_of_a_message_take_part_but_marks_and_nulls_do_not() {
     );
     let marked =
         r#"[{"role":"user","content":[{"type":"text","text":"hi","cache_control":{"type":"ephemeral"}}]}]"#;
-    assert_eq!(
-        key(BodyShape::Messages, &format!("{{\"messages\":{marked}}}")),
-        "text <1>user<2>hi"
-    );
+    assert_eq!(key(BodyShape::Messages, &format!("{{\"messages\":{marked}}}")), "text <1>user<2>hi");
 }
 
 #[test]
 fn of_duplicates_the_last_counts() {
-    assert_eq!(
-        chat(r#"[{"role":"a","content":"x","role":"b","content":["y","z"]}]"#),
-        "text <1>b<2>y<3>z"
-    );
-    assert_eq!(
-        key(BodyShape::Completions, r#"{"prompt":"a","\u0070rompt":[1,2]}"#),
-        "ids 1,2"
-    );
+    assert_eq!(chat(r#"[{"role":"a","content":"x","role":"b","content":["y","z"]}]"#), "text <1>b<2>y<3>z");
+    assert_eq!(key(BodyShape::Completions, r#"{"prompt":"a","\u0070rompt":[1,2]}"#), "ids 1,2");
 }
 
 #[test]
@@ -125,10 +104,7 @@ fn images_take_part_by_address_or_digest() {
             r#"[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}},{{"type":"text","text":"x"}}]}}]"#
         ))
     };
-    assert_eq!(
-        image("https://e/x.png"),
-        "text <1>user<2><5>type<6>\"image_url\"<4>https://e/x.png<3>x"
-    );
+    assert_eq!(image("https://e/x.png"), "text <1>user<2><5>type<6>\"image_url\"<4>https://e/x.png<3>x");
     let data = |bytes: &str| image(&format!("data:image/png;base64,{bytes}"));
     assert_ne!(data("AAAA"), data("AAAB"));
     assert_eq!(data("AAAA"), data("AAAA"));
@@ -148,52 +124,25 @@ fn lists_of_conversations_are_read_as_such() {
 #[test]
 fn ids_at_the_top_are_the_prompt_of_every_shape_but_opaque() {
     let body = r#"{"messages":[{"role":"user","content":"a"}],"prompt":"b","input":"c","prompt_token_ids":[1, 2],"token_ids":[3]}"#;
-    for shape in [
-        BodyShape::Chat,
-        BodyShape::Completions,
-        BodyShape::Generate,
-        BodyShape::Score,
-    ] {
+    for shape in [BodyShape::Chat, BodyShape::Completions, BodyShape::Generate, BodyShape::Score] {
         assert_eq!(key(shape, body), "ids 1,2");
     }
     assert_eq!(key(BodyShape::Opaque, body), "none ");
-    assert_eq!(
-        key(BodyShape::ChatTokens, r#"{"tokens":[7],"messages":[]}"#),
-        "ids 7"
-    );
+    assert_eq!(key(BodyShape::ChatTokens, r#"{"tokens":[7],"messages":[]}"#), "ids 7");
     assert_eq!(key(BodyShape::Generate, r#"{"token_ids":null}"#), "none ");
-    assert_eq!(
-        key(BodyShape::SglGenerate, r#"{"text":"x","input_ids":[9]}"#),
-        "ids 9"
-    );
+    assert_eq!(key(BodyShape::SglGenerate, r#"{"text":"x","input_ids":[9]}"#), "ids 9");
 }
 
 #[test]
 fn every_other_shape_finds_its_prompt() {
     let cases = [
-        (
-            BodyShape::Responses,
-            r#"{"input":"x","instructions":"i"}"#,
-            "text i<1d><1>user<2>x",
-        ),
-        (
-            BodyShape::Messages,
-            r#"{"messages":[],"system":[{"type":"text","text":"s"}]}"#,
-            "text s",
-        ),
+        (BodyShape::Responses, r#"{"input":"x","instructions":"i"}"#, "text i<1d><1>user<2>x"),
+        (BodyShape::Messages, r#"{"messages":[],"system":[{"type":"text","text":"s"}]}"#, "text s"),
         (BodyShape::SglGenerate, r#"{"text":"x"}"#, "text x"),
         (BodyShape::Embeddings, r#"{"input":[[1],[2]]}"#, "ids 1<1e>2"),
-        (
-            BodyShape::Pooling,
-            r#"{"messages":[{"role":"u","content":"x"}]}"#,
-            "text <1>u<2>x",
-        ),
+        (BodyShape::Pooling, r#"{"messages":[{"role":"u","content":"x"}]}"#, "text <1>u<2>x"),
         (BodyShape::Classify, r#"{"input":["x","y"]}"#, "text x<1e>y"),
-        (
-            BodyShape::Score,
-            r#"{"text_2":["d"],"text_1":"q"}"#,
-            "text q<1d>d",
-        ),
+        (BodyShape::Score, r#"{"text_2":["d"],"text_1":"q"}"#, "text q<1d>d"),
         (
             BodyShape::Rerank,
             r#"{"query":"q","documents":["d",{"text":"e"}]}"#,
@@ -207,22 +156,14 @@ fn every_other_shape_finds_its_prompt() {
 
 #[test]
 fn odd_messages_take_part_as_they_are() {
-    assert_eq!(
-        chat(r#"["a",1,null,{"content":{"x":1}}]"#),
-        "text <7>\"a\"<7>1<7><1><2>{\"x\":1}"
-    );
+    assert_eq!(chat(r#"["a",1,null,{"content":{"x":1}}]"#), "text <7>\"a\"<7>1<7><1><2>{\"x\":1}");
     assert_eq!(chat("{}"), "text {}");
 }
 
 #[test]
 fn ids_are_counted_without_being_parsed() {
     let mut scratch = Scratch::default();
-    let facts = Facts::read(
-        BodyShape::Completions,
-        b"{\"prompt\":[[1,2, 3],[],[4]]}",
-        &mut scratch,
-    )
-    .unwrap();
+    let facts = Facts::read(BodyShape::Completions, b"{\"prompt\":[[1,2, 3],[],[4]]}", &mut scratch).unwrap();
     assert_eq!(facts.prompt.parts().unwrap().id_count(), 4);
 }
 

@@ -26,39 +26,23 @@ fn a_cut_member_takes_one_comma_with_it() {
     assert_eq!(changed(body, &[], &[Change::Cut("a")]), r#"{  "b":2 , "c":3 }"#);
     assert_eq!(changed(body, &[], &[Change::Cut("b")]), r#"{ "a":1 ,  "c":3 }"#);
     assert_eq!(changed(body, &[], &[Change::Cut("c")]), r#"{ "a":1 , "b":2  }"#);
-    assert_eq!(
-        changed(body, &[], &[Change::Cut("b"), Change::Cut("c")]),
-        r#"{ "a":1   }"#
-    );
-    assert_eq!(
-        changed(body, &[], &[Change::Cut("a"), Change::Cut("c")]),
-        r#"{  "b":2  }"#
-    );
+    assert_eq!(changed(body, &[], &[Change::Cut("b"), Change::Cut("c")]), r#"{ "a":1   }"#);
+    assert_eq!(changed(body, &[], &[Change::Cut("a"), Change::Cut("c")]), r#"{  "b":2  }"#);
     assert_eq!(changed(body, &[], &["a", "b", "c"].map(Change::Cut)), "{    }");
     assert_eq!(changed(body, &[], &[Change::Cut("x")]), body);
 }
 
 #[test]
 fn a_value_is_replaced_in_every_duplicate_and_inserted_if_absent() {
-    assert_eq!(
-        changed(r#"{"a":1,"\u0061": 2}"#, &[], &[set("a", "9")]),
-        r#"{"a":9,"\u0061": 9}"#
-    );
+    assert_eq!(changed(r#"{"a":1,"\u0061": 2}"#, &[], &[set("a", "9")]), r#"{"a":9,"\u0061": 9}"#);
     assert_eq!(changed(r#"{ "b":1}"#, &[], &[set("a", "9")]), r#"{"a":9, "b":1}"#);
-    assert_eq!(
-        changed("{ }", &[], &[set("a", "9"), set("b\"", "8")]),
-        r#"{"a":9,"b\"":8 }"#
-    );
+    assert_eq!(changed("{ }", &[], &[set("a", "9"), set("b\"", "8")]), r#"{"a":9,"b\"":8 }"#);
 }
 
 #[test]
 fn an_insert_into_an_object_that_is_cut_empty_needs_no_comma() {
     assert_eq!(
-        changed(
-            r#"{"b":1,"c":2}"#,
-            &[],
-            &[Change::Cut("b"), set("a", "9"), Change::Cut("c")]
-        ),
+        changed(r#"{"b":1,"c":2}"#, &[], &[Change::Cut("b"), set("a", "9"), Change::Cut("c")]),
         r#"{"a":9}"#
     );
 }
@@ -66,20 +50,11 @@ fn an_insert_into_an_object_that_is_cut_empty_needs_no_comma() {
 #[test]
 fn nested_objects_are_changed_in_place_or_made() {
     let changes = [set("n", "1"), Change::Cut("x")];
-    assert_eq!(
-        changed(r#"{"p":{"x":0,"y":2}}"#, &["p"], &changes),
-        r#"{"p":{"n":1,"y":2}}"#
-    );
-    assert_eq!(
-        changed(r#"{"p":null,"q":1}"#, &["p"], &changes),
-        r#"{"p":{"n":1},"q":1}"#
-    );
+    assert_eq!(changed(r#"{"p":{"x":0,"y":2}}"#, &["p"], &changes), r#"{"p":{"n":1,"y":2}}"#);
+    assert_eq!(changed(r#"{"p":null,"q":1}"#, &["p"], &changes), r#"{"p":{"n":1},"q":1}"#);
     assert_eq!(changed("{}", &["p", "q"], &changes), r#"{"p":{"q":{"n":1}}}"#);
     assert_eq!(changed("{}", &["p"], &[Change::Cut("x")]), "{}");
-    assert_eq!(
-        changed(r#"{"p":{},"p":{"x":1}}"#, &["p"], &changes),
-        r#"{"p":{"n":1},"p":{"n":1}}"#
-    );
+    assert_eq!(changed(r#"{"p":{},"p":{"x":1}}"#, &["p"], &changes), r#"{"p":{"n":1},"p":{"n":1}}"#);
 }
 
 #[test]
@@ -111,11 +86,7 @@ fn an_object_that_one_call_cuts_empty_takes_the_insert_of_another() {
 #[test]
 fn a_body_that_cannot_be_walked_adds_no_edit() {
     let mut splices = Splices::default();
-    assert!(
-        splices
-            .change(b"{\"a\":1,\"b\"", &[], &[Change::Cut("a")])
-            .is_err()
-    );
+    assert!(splices.change(b"{\"a\":1,\"b\"", &[], &[Change::Cut("a")]).is_err());
     assert!(splices.is_empty());
 }
 
@@ -144,14 +115,8 @@ fn name() -> impl Strategy<Value = &'static str> {
 }
 
 fn body() -> impl Strategy<Value = String> {
-    let value = prop::sample::select(vec![
-        "1",
-        "\"x,}\"",
-        "[1, {\"a\":2}]",
-        "{\"a\":1,\"b\":2}",
-        "null",
-        "{ }",
-    ]);
+    let value =
+        prop::sample::select(vec!["1", "\"x,}\"", "[1, {\"a\":2}]", "{\"a\":1,\"b\":2}", "null", "{ }"]);
     let space = prop::sample::select(vec!["", " ", "\n"]);
     let member = (space.clone(), name(), space.clone(), value, space.clone())
         .prop_map(|(a, name, b, value, c)| format!("{a}\"{name}\"{b}:{b}{value}{c}"));
@@ -160,10 +125,7 @@ fn body() -> impl Strategy<Value = String> {
 }
 
 fn change() -> impl Strategy<Value = (&'static str, Option<i32>)> {
-    (
-        prop::sample::select(vec!["a", "b", "c", "e", "é"]),
-        prop::option::of(any::<i32>()),
-    )
+    (prop::sample::select(vec!["a", "b", "c", "e", "é"]), prop::option::of(any::<i32>()))
 }
 
 proptest! {

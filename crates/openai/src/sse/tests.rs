@@ -53,23 +53,13 @@ fn every_kind_of_record_is_told_and_counts_are_read() {
     let (records, usage, whole) = scan(STREAM.as_bytes(), &[]);
     let kinds: Vec<_> = records.iter().map(|record| record.0).collect();
     assert_eq!(kinds, KINDS);
-    assert_eq!(
-        usage,
-        Usage {
-            prompt_tokens: Some(5),
-            completion_tokens: Some(2),
-            cached_tokens: Some(4)
-        }
-    );
+    assert_eq!(usage, Usage { prompt_tokens: Some(5), completion_tokens: Some(2), cached_tokens: Some(4) });
     assert_eq!(whole, STREAM.len());
 }
 
 #[test]
 fn a_record_is_not_whole_before_its_blank_line() {
-    assert_eq!(
-        scan(b"data: 1\n\ndata: 2\n", &[]),
-        (vec![(RecordKind::Data, 9)], Usage::default(), 9)
-    );
+    assert_eq!(scan(b"data: 1\n\ndata: 2\n", &[]), (vec![(RecordKind::Data, 9)], Usage::default(), 9));
     assert_eq!(scan(b"data: 1", &[3]).2, 0);
 }
 

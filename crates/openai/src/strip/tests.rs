@@ -9,11 +9,7 @@ fn stripped(body: &[u8]) -> (Vec<(InternalField, Place)>, String) {
     let body = Bytes::copy_from_slice(body);
     let mut scratch = Scratch::default();
     let facts = Facts::read(BodyShape::Generate, &body, &mut scratch).unwrap();
-    let found = facts
-        .strips
-        .iter()
-        .map(|strip| (strip.field, strip.place))
-        .collect();
+    let found = facts.strips.iter().map(|strip| (strip.field, strip.place)).collect();
     let clean = strip::cut(&body, facts.strips);
     let again = Facts::read(BodyShape::Opaque, &clean, &mut scratch).unwrap();
     assert_eq!(again.strips, []);
@@ -30,18 +26,8 @@ fn every_internal_field_is_cut_from_every_place() {
             )
             .as_bytes(),
         );
-        assert_eq!(
-            found,
-            [
-                (field, Place::Top),
-                (field, Place::VllmXargs),
-                (field, Place::ExtraArgs)
-            ]
-        );
-        assert_eq!(
-            clean,
-            r#"{"vllm_xargs":{"x":1},"sampling_params":{"n":1,"extra_args":{"y":[]}}}"#
-        );
+        assert_eq!(found, [(field, Place::Top), (field, Place::VllmXargs), (field, Place::ExtraArgs)]);
+        assert_eq!(clean, r#"{"vllm_xargs":{"x":1},"sampling_params":{"n":1,"extra_args":{"y":[]}}}"#);
     }
 }
 
@@ -69,10 +55,7 @@ fn escaped_and_duplicated_containers_do_not_hide_anything() {
 #[test]
 fn a_body_of_nothing_else_becomes_empty() {
     assert_eq!(stripped(b"{\"kv_transfer_params\":{}}").1, "{}");
-    assert_eq!(
-        stripped(b"{ \"kv_transfer_params\":{} ,\n\"bootstrap_port\":1 }\n").1,
-        "{ \n }\n"
-    );
+    assert_eq!(stripped(b"{ \"kv_transfer_params\":{} ,\n\"bootstrap_port\":1 }\n").1, "{ \n }\n");
 }
 
 #[test]
@@ -83,10 +66,7 @@ fn names_elsewhere_stay() {
 
 #[test]
 fn a_body_with_a_byte_order_mark_is_cut_at_the_right_place() {
-    assert_eq!(
-        stripped("\u{feff}{\"bootstrap_room\":1,\"n\":NaN}".as_bytes()).1,
-        "\u{feff}{\"n\":NaN}"
-    );
+    assert_eq!(stripped("\u{feff}{\"bootstrap_room\":1,\"n\":NaN}".as_bytes()).1, "\u{feff}{\"n\":NaN}");
 }
 
 /// An object of which some members are internal, with the same object without them.
@@ -103,9 +83,7 @@ fn object() -> impl Strategy<Value = (String, String)> {
     prop::collection::vec((name, inner), 0..7).prop_map(|members| {
         let text = |keep_all: bool| {
             let kept = members.iter().filter(|((_, internal), _)| keep_all || !internal);
-            let kept: Vec<_> = kept
-                .map(|((name, _), value)| format!("\"{name}\":{value}"))
-                .collect();
+            let kept: Vec<_> = kept.map(|((name, _), value)| format!("\"{name}\":{value}")).collect();
             format!("{{{}}}", kept.join(","))
         };
         (text(true), text(false))

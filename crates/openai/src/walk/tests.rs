@@ -23,40 +23,24 @@ fn walked(body: &str) -> Vec<(String, String)> {
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-    pairs
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect()
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
 #[test]
 fn members_are_told_in_order_with_their_commas() {
     let body = br#" { "a" : 1 , "b":[1,{"c":"]"}] ,"d":"x\"}" }"#;
-    assert_eq!(
-        members(body).unwrap(),
-        pairs(&[("a", "1"), ("b", r#"[1,{"c":"]"}]"#), ("d", r#""x\"}""#)])
-    );
+    assert_eq!(members(body).unwrap(), pairs(&[("a", "1"), ("b", r#"[1,{"c":"]"}]"#), ("d", r#""x\"}""#)]));
     let commas: Vec<_> = Members::new(body)
         .unwrap()
-        .map(|member| {
-            member
-                .map(|member| (member.key.comma_before, member.comma_after))
-                .unwrap()
-        })
+        .map(|member| member.map(|member| (member.key.comma_before, member.comma_after)).unwrap())
         .collect();
     assert_eq!(commas, [(None, Some(11)), (Some(11), Some(31)), (Some(31), None)]);
 }
 
 #[test]
 fn an_escaped_key_is_known_by_its_name() {
-    assert_eq!(
-        walked(r#"{"\u006bv_transfer_params":1,"\/":2,"\ud83d\ude00":3}"#)[0].0,
-        "kv_transfer_params"
-    );
-    assert_eq!(
-        walked(r#"{"\/":2,"\ud83d\ude00":3}"#),
-        pairs(&[("/", "2"), ("😀", "3")])
-    );
+    assert_eq!(walked(r#"{"\u006bv_transfer_params":1,"\/":2,"\ud83d\ude00":3}"#)[0].0, "kv_transfer_params");
+    assert_eq!(walked(r#"{"\/":2,"\ud83d\ude00":3}"#), pairs(&[("/", "2"), ("😀", "3")]));
 }
 
 #[test]
@@ -163,10 +147,7 @@ fn json_text() -> impl Strategy<Value = String> {
     ];
     scalar.prop_recursive(4, 40, 6, |inner| {
         prop_oneof![
-            (
-                prop::collection::vec((space(), inner.clone(), space()), 0..6),
-                space()
-            )
+            (prop::collection::vec((space(), inner.clone(), space()), 0..6), space())
                 .prop_map(|(items, pad)| bracket('[', items, &pad, ']')),
             object_text(inner),
         ]

@@ -11,10 +11,7 @@ pub(super) struct Ageing {
 impl Ageing {
     /// Never, if the period is 0.
     pub(super) const fn new(period_secs: u64) -> Self {
-        Self {
-            period_ms: period_secs.saturating_mul(1000),
-            mark: None,
-        }
+        Self { period_ms: period_secs.saturating_mul(1000), mark: None }
     }
 
     /// Ticks start again from 0.

@@ -31,16 +31,7 @@ impl Node {
     pub(super) fn new(run: Box<[u64]>, holders: Holders, parent: u32) -> Self {
         let first = run.first().copied().unwrap_or_default();
         let last = run.last().copied().unwrap_or_default();
-        Self {
-            first,
-            last,
-            run,
-            holders,
-            parent,
-            children: 0,
-            older: NONE,
-            newer: UNLISTED,
-        }
+        Self { first, last, run, holders, parent, children: 0, older: NONE, newer: UNLISTED }
     }
 
     /// Bytes on the heap, the allocator's included.
@@ -69,11 +60,7 @@ pub(super) struct Arena {
 
 impl Arena {
     pub(super) const fn new() -> Self {
-        Self {
-            nodes: Vec::new(),
-            free: NONE,
-            used: 0,
-        }
+        Self { nodes: Vec::new(), free: NONE, used: 0 }
     }
 
     #[inline]
@@ -165,10 +152,7 @@ mod tests {
         arena.remove(7);
         arena.remove(9);
         assert!(!arena.get(7).is_used());
-        assert_eq!(
-            (arena.insert(node()), arena.insert(node()), arena.insert(node())),
-            (9, 7, 200)
-        );
+        assert_eq!((arena.insert(node()), arena.insert(node()), arena.insert(node())), (9, 7, 200));
         assert_eq!(arena.used(), 201);
     }
 }

@@ -79,10 +79,7 @@ impl Liveness {
 #[derive(Clone, Debug)]
 pub(super) enum Holders {
     One(Stamp),
-    #[expect(
-        clippy::box_collection,
-        reason = "a node with one holder must fit a cache line"
-    )]
+    #[expect(clippy::box_collection, reason = "a node with one holder must fit a cache line")]
     Many(Box<Vec<Stamp>>),
 }
 
@@ -99,10 +96,7 @@ impl Holders {
 
     /// The holders that count, in slot order.
     pub(super) fn live<'a>(&'a self, liveness: &'a Liveness) -> impl Iterator<Item = Slot> + 'a {
-        self.as_slice()
-            .iter()
-            .filter(|&&stamp| liveness.is_live(stamp))
-            .map(|stamp| stamp.slot())
+        self.as_slice().iter().filter(|&&stamp| liveness.is_live(stamp)).map(|stamp| stamp.slot())
     }
 
     pub(super) fn is_dead(&self, liveness: &Liveness) -> bool {

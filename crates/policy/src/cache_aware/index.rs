@@ -37,18 +37,12 @@ impl Index {
     /// Bytes by which an [`Index::insert`] of `first` makes a table grow, at most.
     pub(super) fn growth(&self, first: u64) -> usize {
         let shard = &self.shards[shard_of(first)];
-        if shard.len() < shard.capacity() {
-            0
-        } else {
-            shard.allocation_size() + 64
-        }
+        if shard.len() < shard.capacity() { 0 } else { shard.allocation_size() + 64 }
     }
 
     #[inline]
     pub(super) fn get(&self, first: u64, arena: &Arena) -> Option<u32> {
-        self.shards[shard_of(first)]
-            .find(first, |&id| arena.get(id).first == first)
-            .copied()
+        self.shards[shard_of(first)].find(first, |&id| arena.get(id).first == first).copied()
     }
 
     /// Adds a node that is in the arena already.
@@ -105,9 +99,6 @@ mod tests {
             }
         }
         assert_eq!(index.bytes(), index.counted_bytes());
-        assert!(
-            ids.iter()
-                .all(|&(first, id)| index.get(first, &arena) == Some(id))
-        );
+        assert!(ids.iter().all(|&(first, id)| index.get(first, &arena) == Some(id)));
     }
 }

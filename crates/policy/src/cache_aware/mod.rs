@@ -28,10 +28,7 @@ pub(crate) struct CacheAware {
 impl CacheAware {
     pub(crate) fn new(settings: &CacheAwareSettings) -> Self {
         let bound = usize::try_from(settings.max_tree_size).unwrap_or(usize::MAX);
-        Self {
-            settings: settings.clone(),
-            tree: Tree::new(bound, settings.eviction_interval_secs),
-        }
+        Self { settings: settings.clone(), tree: Tree::new(bound, settings.eviction_interval_secs) }
     }
 
     /// The best holder, else the least loaded; whoever it is becomes a holder.
@@ -52,12 +49,7 @@ impl CacheAware {
         let slot = fleet.slot(index);
         let matched = key.covered_bytes(self.tree.blocks_held_by(slot));
         self.tree.record(key.blocks(), slot);
-        Some(Pick {
-            index,
-            reason,
-            matched,
-            key_len: key.len_bytes(),
-        })
+        Some(Pick { index, reason, matched, key_len: key.len_bytes() })
     }
 
     pub(crate) fn forget(&mut self, slot: Slot) {

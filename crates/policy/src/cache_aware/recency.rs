@@ -14,10 +14,7 @@ pub(super) struct Recency {
 
 impl Recency {
     pub(super) const fn new() -> Self {
-        Self {
-            newest: NONE,
-            oldest: NONE,
-        }
+        Self { newest: NONE, oldest: NONE }
     }
 
     /// The node at the back, or `NONE`.

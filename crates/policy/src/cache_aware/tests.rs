@@ -17,11 +17,7 @@ impl Setup {
     }
 
     fn with(workers: u32, settings: &CacheAwareSettings) -> Self {
-        Self {
-            policy: CacheAware::new(settings),
-            fleet: Sample::new(workers),
-            draws: 0,
-        }
+        Self { policy: CacheAware::new(settings), fleet: Sample::new(workers), draws: 0 }
     }
 
     /// Chooses and keeps the request in flight.
@@ -37,13 +33,8 @@ impl Setup {
         builder.push(text);
         builder.finish();
         self.draws += 1;
-        let ask = Ask {
-            prefix: Some(&key),
-            hash: None,
-            now_ms: 0,
-        };
-        self.policy
-            .pick(&ask, &self.fleet, &mut Draw::new(42, self.draws))
+        let ask = Ask { prefix: Some(&key), hash: None, now_ms: 0 };
+        self.policy.pick(&ask, &self.fleet, &mut Draw::new(42, self.draws))
     }
 
     fn load(&self, index: usize, in_flight: u32) {
@@ -56,26 +47,17 @@ fn a_prompt_returns_to_its_holder_although_others_are_less_loaded() {
     let mut setup = Setup::new(4);
     let text = [b'a'; 1000];
     let first = setup.send(&text);
-    assert_eq!(
-        (first.reason, first.matched, first.key_len),
-        (Reason::MissLeastLoaded, 0, 1000)
-    );
+    assert_eq!((first.reason, first.matched, first.key_len), (Reason::MissLeastLoaded, 0, 1000));
     for _ in 0..20 {
         let again = setup.send(&text);
-        assert_eq!(
-            (again.index, again.reason, again.matched),
-            (first.index, Reason::PrefixHit, 1000)
-        );
+        assert_eq!((again.index, again.reason, again.matched), (first.index, Reason::PrefixHit, 1000));
     }
 }
 
 #[test]
 fn a_share_of_exactly_the_threshold_is_a_miss_and_one_block_more_a_hit() {
     for (blocks, reason) in [(5, Reason::MissLeastLoaded), (6, Reason::PrefixHit)] {
-        let settings = CacheAwareSettings {
-            cache_threshold: 0.5,
-            ..CacheAwareSettings::default()
-        };
+        let settings = CacheAwareSettings { cache_threshold: 0.5, ..CacheAwareSettings::default() };
         let mut setup = Setup::with(2, &settings);
         let mut text = vec![b'a'; 640];
         let holder = setup.send(&text[..blocks * 64]).index;
@@ -123,19 +105,13 @@ fn the_longest_match_wins_and_of_equals_the_less_loaded() {
         larger
     };
     let pick = setup.choose(&text).unwrap();
-    assert_eq!(
-        (pick.index, pick.reason, pick.matched),
-        (0, Reason::PrefixHit, 640)
-    );
+    assert_eq!((pick.index, pick.reason, pick.matched), (0, Reason::PrefixHit, 640));
 }
 
 #[test]
 fn only_a_holder_beyond_both_thresholds_is_passed_over() {
-    let settings = CacheAwareSettings {
-        balance_abs_threshold: 10,
-        balance_rel_threshold: 2.0,
-        ..Default::default()
-    };
+    let settings =
+        CacheAwareSettings { balance_abs_threshold: 10, balance_rel_threshold: 2.0, ..Default::default() };
     for (holder_load, other_load, reason) in [
         (10, 0, Reason::PrefixHit),  // not beyond the absolute
         (11, 0, Reason::SpillLoad),  // beyond both
@@ -219,10 +195,7 @@ fn without_a_prompt_the_least_loaded_is_chosen() {
     setup.load(0, 2);
     setup.load(1, 1);
     setup.load(2, 2);
-    let pick = setup
-        .policy
-        .pick(&Ask::default(), &setup.fleet, &mut Draw::new(0, 0))
-        .unwrap();
+    let pick = setup.policy.pick(&Ask::default(), &setup.fleet, &mut Draw::new(0, 0)).unwrap();
     assert_eq!(pick, Pick::plain(1, Reason::MissLeastLoaded));
     let empty = setup.choose(b"").unwrap();
     assert_eq!(empty, Pick::plain(1, Reason::MissLeastLoaded));

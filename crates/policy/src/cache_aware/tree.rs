@@ -127,10 +127,7 @@ impl Tree {
             let len = node.run.len();
             let whole = key.get(at + len - 1) == Some(&node.last);
             at += if whole { len } else { common(&node.run, &key[at..]) };
-            self.path.push(Step {
-                node: id,
-                blocks: at as u32,
-            });
+            self.path.push(Step { node: id, blocks: at as u32 });
             if !whole {
                 return;
             }
@@ -249,10 +246,7 @@ impl Tree {
 
     /// Adds what the descent did not find as one run, cut to the room there is.
     fn append_rest(&mut self, key: &[u64], stamp: Stamp) {
-        let (parent, at) = self
-            .path
-            .last()
-            .map_or((NONE, 0), |end| (end.node, end.blocks as usize));
+        let (parent, at) = self.path.last().map_or((NONE, 0), |end| (end.node, end.blocks as usize));
         // One prompt gets at most half of the tree.
         let most = self.bound / (2 * size_of::<u64>());
         let Some(rest) = key.get(at..key.len().min(most)).filter(|rest| !rest.is_empty()) else {

@@ -245,9 +245,11 @@ impl Upstream {
         }
         while let (false, Some(conn)) = (self.decoder.is_done(), self.conn.as_mut()) {
             let decoder = &mut self.decoder;
-            let read = ready!(conn.poll_read(cx, |bytes| match bytes {
-                [] => decoder.end().map(|()| (Bytes::new(), true)),
-                _ => decoder.decode(bytes).map(|(payload, used)| (payload, used == bytes.len())),
+            let read = ready!(conn.poll_read(cx, |bytes| {
+                match bytes {
+                    [] => decoder.end().map(|()| (Bytes::new(), true)),
+                    _ => decoder.decode(bytes).map(|(payload, used)| (payload, used == bytes.len())),
+                }
             }));
             let (payload, clean) = match read.map_err(BodyError::from).and_then(|decoded| Ok(decoded?)) {
                 Ok(decoded) => decoded,

@@ -71,7 +71,8 @@ fn parse_one<const N: usize>(wire: &[u8], method: &Method) -> Result<Option<Head
         Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooLarge),
         Err(_) => return Err(HeadError::Malformed),
     };
-    let status = response.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(HeadError::Malformed)?;
+    let status =
+        response.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(HeadError::Malformed)?;
     if status == StatusCode::SWITCHING_PROTOCOLS {
         return Err(HeadError::Unsupported);
     }
@@ -80,7 +81,9 @@ fn parse_one<const N: usize>(wire: &[u8], method: &Method) -> Result<Option<Head
         framing.note(field)?;
     }
     let decoder = framing.decoder(status, method)?;
-    let keep_alive = framing.keep_alive && decoder != Decoder::UntilClose && !(framing.chunked && framing.length.is_some());
+    let keep_alive = framing.keep_alive
+        && decoder != Decoder::UntilClose
+        && !(framing.chunked && framing.length.is_some());
     // One copy of the head, shared by all values.
     let bytes = Bytes::copy_from_slice(&wire[..length]);
     let mut headers = HeaderMap::with_capacity(response.headers.len() + 2);
@@ -142,7 +145,8 @@ impl<'a> Framing<'a> {
     }
 
     fn decoder(&self, status: StatusCode, method: &Method) -> Result<Decoder, HeadError> {
-        let bodiless = status.is_informational() || matches!(status.as_u16(), 204 | 304) || method == Method::HEAD;
+        let bodiless =
+            status.is_informational() || matches!(status.as_u16(), 204 | 304) || method == Method::HEAD;
         Ok(match (bodiless, self.chunked, self.length) {
             (true, ..) => Decoder::Done,
             (_, true, _) => Decoder::chunked(),
@@ -153,8 +157,15 @@ impl<'a> Framing<'a> {
 
     /// Whether a header belongs to this connection only, or is written anew.
     fn drops(&self, name: &str) -> bool {
-        const HOP: [&str; 7] =
-            ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "trailer", "content-length"];
+        const HOP: [&str; 7] = [
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "transfer-encoding",
+            "upgrade",
+            "trailer",
+            "content-length",
+        ];
         HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop))
             || self.named.is_some_and(|v| tokens(v).any(|token| token.eq_ignore_ascii_case(name.as_bytes())))
     }
@@ -184,13 +195,18 @@ mod tests {
         assert_eq!(framed("content-length: 5\r\n"), (Decoder::Length(5), true));
         assert_eq!(framed("Content-Length: 5\r\ncontent-length: 5\r\n"), (Decoder::Length(5), true));
         assert_eq!(framed("transfer-encoding: Chunked\r\n"), (Decoder::chunked(), true));
-        assert_eq!(framed("transfer-encoding: chunked\r\nconnection: close\r\n"), (Decoder::chunked(), false));
+        assert_eq!(
+            framed("transfer-encoding: chunked\r\nconnection: close\r\n"),
+            (Decoder::chunked(), false)
+        );
         assert_eq!(framed(""), (Decoder::UntilClose, false));
     }
 
     #[test]
     fn length_and_chunks_together_are_read_as_chunks_and_end_the_connection() {
-        let head = get("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n").unwrap().unwrap();
+        let head = get("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n")
+            .unwrap()
+            .unwrap();
         assert_eq!((head.decoder, head.keep_alive), (Decoder::chunked(), false));
         assert!(!head.headers.contains_key(CONTENT_LENGTH));
     }
@@ -204,7 +220,10 @@ mod tests {
         let head = head.unwrap().unwrap();
         let cookies: Vec<_> = head.headers.get_all("set-cookie").iter().collect();
         assert_eq!(cookies, ["a", "b"]);
-        assert_eq!(head.headers.keys().map(|k| k.as_str()).collect::<Vec<_>>(), ["set-cookie", "x-kept", "content-length"]);
+        assert_eq!(
+            head.headers.keys().map(|k| k.as_str()).collect::<Vec<_>>(),
+            ["set-cookie", "x-kept", "content-length"]
+        );
         assert!(head.decoder.is_done() && head.status == StatusCode::CREATED);
     }
 
@@ -220,13 +239,22 @@ mod tests {
     #[test]
     fn garbage_is_named() {
         assert_eq!(get("SSH-2.0-OpenSSH_9\r\n").unwrap_err(), HeadError::Malformed);
-        assert_eq!(get("HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n").unwrap_err(), HeadError::Length);
+        assert_eq!(
+            get("HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n").unwrap_err(),
+            HeadError::Length
+        );
         assert_eq!(get("HTTP/1.1 200 OK\r\ncontent-length: +1\r\n\r\n").unwrap_err(), HeadError::Length);
-        assert_eq!(get("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n").unwrap_err(), HeadError::Unsupported);
+        assert_eq!(
+            get("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n").unwrap_err(),
+            HeadError::Unsupported
+        );
         assert_eq!(get("HTTP/1.1 101 Switch\r\n\r\n").unwrap_err(), HeadError::Unsupported);
         let flood = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(300));
         assert_eq!(get(&flood).unwrap_err(), HeadError::TooLarge);
-        assert_eq!(get(&format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(HEAD_LIMIT))).unwrap_err(), HeadError::TooLarge);
+        assert_eq!(
+            get(&format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(HEAD_LIMIT))).unwrap_err(),
+            HeadError::TooLarge
+        );
     }
 
     proptest! {

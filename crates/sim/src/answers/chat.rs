@@ -48,16 +48,9 @@ fn records(generation: &Generation) -> Vec<Record> {
         let json = format!(
             r#"{start}{{"index":{choice},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}],"prompt_token_ids":null,"prompt_text":null{usage}}}"#
         );
-        records.push(Record {
-            token: 1,
-            bytes: sse::data(&json),
-        });
+        records.push(Record { token: 1, bytes: sse::data(&json) });
     }
-    records.extend(
-        generation
-            .tokens()
-            .map(|token| content(&start, generation, &token)),
-    );
+    records.extend(generation.tokens().map(|token| content(&start, generation, &token)));
     let token = generation.ask.max_tokens;
     if generation.ask.include_usage {
         let json = format!(
@@ -65,15 +58,9 @@ fn records(generation: &Generation) -> Vec<Record> {
             generation.usage.streamed(),
             quoted(&generation.fingerprint)
         );
-        records.push(Record {
-            token,
-            bytes: sse::data(&json),
-        });
+        records.push(Record { token, bytes: sse::data(&json) });
     }
-    records.push(Record {
-        token,
-        bytes: sse::done(),
-    });
+    records.push(Record { token, bytes: sse::done() });
     records
 }
 
@@ -93,8 +80,5 @@ fn content(start: &str, generation: &Generation, token: &Token<'_>) -> Record {
         quoted(token.word),
         generation.usage_so_far(token.total),
     );
-    Record {
-        token: token.count,
-        bytes: sse::data(&json),
-    }
+    Record { token: token.count, bytes: sse::data(&json) }
 }

@@ -30,10 +30,7 @@ pub(crate) fn plain(generation: &Generation) -> Answer {
         false => generation.whole(texts(generation.ask.max_tokens as usize)),
         true => generation.stream(
             (1..=generation.ask.max_tokens)
-                .map(|token| Record {
-                    token,
-                    bytes: format!("{}\n", texts(token as usize)).into_bytes(),
-                })
+                .map(|token| Record { token, bytes: format!("{}\n", texts(token as usize)).into_bytes() })
                 .collect(),
         ),
     }
@@ -70,10 +67,7 @@ fn records(generation: &Generation) -> Vec<Record> {
         generation.created,
         generation.model()
     );
-    let mut records: Vec<_> = generation
-        .tokens()
-        .map(|token| content(&start, generation, &token))
-        .collect();
+    let mut records: Vec<_> = generation.tokens().map(|token| content(&start, generation, &token)).collect();
     let token = generation.ask.max_tokens;
     if generation.ask.include_usage {
         let json = format!(
@@ -81,15 +75,9 @@ fn records(generation: &Generation) -> Vec<Record> {
             generation.usage.streamed(),
             quoted(&generation.fingerprint)
         );
-        records.push(Record {
-            token,
-            bytes: sse::data(&json),
-        });
+        records.push(Record { token, bytes: sse::data(&json) });
     }
-    records.push(Record {
-        token,
-        bytes: sse::done(),
-    });
+    records.push(Record { token, bytes: sse::done() });
     records
 }
 
@@ -105,8 +93,5 @@ fn content(start: &str, generation: &Generation, token: &Token<'_>) -> Record {
         quoted(token.word),
         generation.usage_so_far(token.total),
     );
-    Record {
-        token: token.count,
-        bytes: sse::data(&json),
-    }
+    Record { token: token.count, bytes: sse::data(&json) }
 }

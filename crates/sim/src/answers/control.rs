@@ -22,10 +22,7 @@ pub(super) fn answer(state: &State, kind: ControlRoute, request: &Request<'_>) -
             Answer::json(200, r#"{"success":true}"#)
         }
         ControlRoute::Sleep => {
-            let level = request
-                .query("level")
-                .and_then(|level| level.parse().ok())
-                .unwrap_or(1u8);
+            let level = request.query("level").and_then(|level| level.parse().ok()).unwrap_or(1u8);
             state.asleep.store(true, Relaxed);
             state.clear_cache();
             Answer::json(200, format!(r#"{{"status":"sleeping","level":{level}}}"#))
@@ -48,9 +45,7 @@ pub(super) fn answer(state: &State, kind: ControlRoute, request: &Request<'_>) -
         ControlRoute::LoadLora => load_lora(state, request),
         ControlRoute::UnloadLora => unload_lora(state, request),
         ControlRoute::Abort => {
-            let ids = field(request, "request_ids")
-                .and_then(|ids| ids.as_array().map(Vec::len))
-                .unwrap_or(0);
+            let ids = field(request, "request_ids").and_then(|ids| ids.as_array().map(Vec::len)).unwrap_or(0);
             Answer::json(200, format!(r#"{{"status":"aborted","aborted":{ids}}}"#))
         }
     }
@@ -59,9 +54,7 @@ pub(super) fn answer(state: &State, kind: ControlRoute, request: &Request<'_>) -
 fn pause(state: &State, request: &Request<'_>) -> Answer {
     let mut pause = state.pause.held();
     *pause = match request.query("mode") {
-        Some("keep") => Pause::Queue {
-            gate: state.gates.hold(Stage::BeforeHead),
-        },
+        Some("keep") => Pause::Queue { gate: state.gates.hold(Stage::BeforeHead) },
         _ => Pause::Refuse,
     };
     if request.query("clear_cache") != Some("false") {
@@ -71,10 +64,7 @@ fn pause(state: &State, request: &Request<'_>) -> Answer {
 }
 
 fn field(request: &Request<'_>, name: &str) -> Option<Value> {
-    serde_json::from_slice::<Value>(request.body)
-        .ok()?
-        .get_mut(name)
-        .map(Value::take)
+    serde_json::from_slice::<Value>(request.body).ok()?.get_mut(name).map(Value::take)
 }
 
 fn name(request: &Request<'_>, field_name: &str) -> Option<String> {
@@ -105,8 +95,5 @@ fn unload_lora(state: &State, request: &Request<'_>) -> Answer {
         return Answer::error(404, "NotFoundError", &message, Some("lora_name"));
     };
     loras.remove(at);
-    Answer::text(
-        200,
-        format!("Success: LoRA adapter '{name}' removed successfully."),
-    )
+    Answer::text(200, format!("Success: LoRA adapter '{name}' removed successfully."))
 }

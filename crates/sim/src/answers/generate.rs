@@ -41,9 +41,7 @@ pub(super) fn answer(
         Generating::Plain => completions::plain(&generation),
     };
     if !generation.ask.stream && matches!(kind, Generating::Chat | Generating::Completions) {
-        answer
-            .headers
-            .extend(load_report(state, request).map(|report| ("endpoint-load-metrics", report)));
+        answer.headers.extend(load_report(state, request).map(|report| ("endpoint-load-metrics", report)));
     }
     Ok(answer)
 }
@@ -60,9 +58,7 @@ pub fn expected_text(path: &str, body: &[u8]) -> Option<String> {
 
 /// A worker has one rank so far: any other is out of range, as vLLM says it.
 fn in_range(request: &Request<'_>) -> Result<(), Box<Answer>> {
-    let rank = request
-        .header("x-data-parallel-rank")
-        .and_then(|value| value.trim().parse::<i64>().ok());
+    let rank = request.header("x-data-parallel-rank").and_then(|value| value.trim().parse::<i64>().ok());
     match rank {
         None | Some(0) => Ok(()),
         Some(rank) => {
@@ -74,10 +70,7 @@ fn in_range(request: &Request<'_>) -> Result<(), Box<Answer>> {
 
 fn generated(state: &State, kind: Generating, request: &Request<'_>, ask: Ask) -> Generation {
     let admissions = admitted(state, &ask);
-    let prompt = admissions
-        .iter()
-        .map(|admission| admission.cached_tokens + admission.uncached_tokens)
-        .sum();
+    let prompt = admissions.iter().map(|admission| admission.cached_tokens + admission.uncached_tokens).sum();
     let cached = admissions.iter().map(|admission| admission.cached_tokens).sum();
     let outputs = Generation::outputs(&ask);
     let usage = Usage {
@@ -86,9 +79,7 @@ fn generated(state: &State, kind: Generating, request: &Request<'_>, ask: Ask) -
         cached: state.options.token_details.then_some(cached),
     };
     // The Responses API takes its id from the body alone.
-    let header = request
-        .header("x-request-id")
-        .filter(|_| kind != Generating::Responses);
+    let header = request.header("x-request-id").filter(|_| kind != Generating::Responses);
     let id = header.map(str::to_owned).or_else(|| ask.request_id.clone());
     Generation {
         id: id.unwrap_or_else(|| state.fresh_id()),
@@ -113,17 +104,12 @@ fn admitted(state: &State, ask: &Ask) -> Vec<Admission> {
     let mut engine = state.engine.held();
     let block_tokens = engine.options().block_tokens;
     let chains = ask.prompts.iter().map(|prompt| prompt.chain(salt, block_tokens));
-    chains
-        .map(|chain| engine.admit(now, &chain, ask.max_tokens))
-        .collect()
+    chains.map(|chain| engine.admit(now, &chain, ask.max_tokens)).collect()
 }
 
 fn stored(state: &State, generation: &Generation, body: &Value) -> Answer {
     if body.get("store").and_then(Value::as_bool) != Some(false) {
-        state.store(Stored {
-            id: responses::id(generation),
-            json: responses::object(generation, true),
-        });
+        state.store(Stored { id: responses::id(generation), json: responses::object(generation, true) });
     }
     responses::answer(generation)
 }
@@ -134,14 +120,14 @@ fn load_report(state: &State, request: &Request<'_>) -> Option<String> {
     let (waiting, usage) = {
         let engine = state.engine.held();
         let now = state.now();
-        (engine.load(now).waiting, engine.usage(now))
+        (engine.load(now).waiting as f64, engine.usage(now))
     };
     match format {
         "TEXT" => Some(format!(
-            "TEXT named_metrics.num_requests_waiting={waiting:.1}, named_metrics.kv_cache_usage_perc={usage:?}"
+            "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={usage:?}"
         )),
         "JSON" => Some(format!(
-            r#"JSON {{"named_metrics": {{"num_requests_waiting": {waiting:.1}, "kv_cache_usage_perc": {usage:?}}}}}"#
+            r#"JSON {{"named_metrics": {{"num_requests_waiting": {waiting:?}, "kv_cache_usage_perc": {usage:?}}}}}"#
         )),
         _ => None,
     }

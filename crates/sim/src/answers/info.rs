@@ -27,10 +27,7 @@ pub(super) fn answer(state: &State, kind: Info) -> Answer {
             Answer::json(200, format!(r#"{{"vllm_config":{}}}"#, quoted(&text)))
         }
         Info::WorldSize => Answer::json(200, r#"{"world_size":1}"#),
-        Info::IsSleeping => Answer::json(
-            200,
-            format!(r#"{{"is_sleeping":{}}}"#, state.asleep.load(Relaxed)),
-        ),
+        Info::IsSleeping => Answer::json(200, format!(r#"{{"is_sleeping":{}}}"#, state.asleep.load(Relaxed))),
         Info::IsPaused => {
             let paused = !matches!(*state.pause.held(), Pause::No);
             Answer::json(200, format!(r#"{{"is_paused":{paused}}}"#))
@@ -50,20 +47,9 @@ fn models(state: &State) -> String {
             state.created
         )
     };
-    let mut cards = vec![card(
-        &options.model,
-        &options.root,
-        "null",
-        &options.max_model_len.to_string(),
-    )];
+    let mut cards = vec![card(&options.model, &options.root, "null", &options.max_model_len.to_string())];
     let parent = quoted(&options.model);
-    cards.extend(
-        state
-            .loras
-            .held()
-            .iter()
-            .map(|lora| card(&lora.name, &lora.path, &parent, "null")),
-    );
+    cards.extend(state.loras.held().iter().map(|lora| card(&lora.name, &lora.path, &parent, "null")));
     format!(r#"{{"object":"list","data":[{}]}}"#, cards.join(","))
 }
 
@@ -94,34 +80,14 @@ fn rows(state: &State) -> Vec<Row> {
     let (queried, hit) = (engine.queried_tokens() as f64, engine.hit_tokens() as f64);
     let served = state.counters.stats().served_inference as f64;
     vec![
-        Row(
-            "num_requests_running",
-            "gauge",
-            labels.clone(),
-            load.running as f64,
-        ),
-        Row(
-            "num_requests_waiting",
-            "gauge",
-            labels.clone(),
-            load.waiting as f64,
-        ),
+        Row("num_requests_running", "gauge", labels.clone(), load.running as f64),
+        Row("num_requests_waiting", "gauge", labels.clone(), load.waiting as f64),
         Row("kv_cache_usage_perc", "gauge", labels.clone(), usage),
-        Row(
-            "engine_sleep_state",
-            "gauge",
-            with(r#"sleep_state="awake""#),
-            awake,
-        ),
+        Row("engine_sleep_state", "gauge", with(r#"sleep_state="awake""#), awake),
         Row("prefix_cache_queries_total", "counter", labels.clone(), queried),
         Row("prefix_cache_hits_total", "counter", labels.clone(), hit),
         Row("prompt_tokens_total", "counter", labels.clone(), queried),
-        Row(
-            "request_success_total",
-            "counter",
-            with(r#"finished_reason="length""#),
-            served,
-        ),
+        Row("request_success_total", "counter", with(r#"finished_reason="length""#), served),
         Row("cache_config_info", "gauge", config, 1.0),
     ]
 }

@@ -32,10 +32,7 @@ fn usage(generation: &Generation, output: u64) -> String {
 fn records(generation: &Generation) -> Vec<Record> {
     let record = |token, kind: &str, rest: String| {
         let json = format!(r#"{{"type":"{kind}"{rest}}}"#);
-        Record {
-            token,
-            bytes: sse::event(kind, &json),
-        }
+        Record { token, bytes: sse::event(kind, &json) }
     };
     let message = format!(
         r#","message":{{"id":{},"type":"message","role":"assistant","content":[],"model":{},"stop_reason":null,"stop_sequence":null,"usage":{}}}"#,
@@ -51,18 +48,10 @@ fn records(generation: &Generation) -> Vec<Record> {
             r#","index":0,"content_block":{"type":"text","text":""}"#.to_owned(),
         ),
     ];
-    records.extend(
-        generation
-            .tokens()
-            .filter(|token| token.choice == 0)
-            .map(|token| {
-                let delta = format!(
-                    r#","index":0,"delta":{{"type":"text_delta","text":{}}}"#,
-                    quoted(token.word)
-                );
-                record(token.count, "content_block_delta", delta)
-            }),
-    );
+    records.extend(generation.tokens().filter(|token| token.choice == 0).map(|token| {
+        let delta = format!(r#","index":0,"delta":{{"type":"text_delta","text":{}}}"#, quoted(token.word));
+        record(token.count, "content_block_delta", delta)
+    }));
     let last = generation.ask.max_tokens;
     let usage = usage(generation, generation.usage.completion);
     records.push(record(last, "content_block_stop", r#","index":0"#.to_owned()));

@@ -13,9 +13,9 @@ const DIMENSIONS: usize = 8;
 
 pub(super) fn answer(state: &State, kind: Pooling, request: &Request<'_>, body: &Value) -> Answer {
     let made = match kind {
-        Pooling::Embeddings | Pooling::Raw | Pooling::Classify => inputs(body)
-            .map(|inputs| items(kind, body, &inputs))
-            .ok_or("input"),
+        Pooling::Embeddings | Pooling::Raw | Pooling::Classify => {
+            inputs(body).map(|inputs| items(kind, body, &inputs)).ok_or("input")
+        }
         Pooling::Score => score(body).ok_or("queries"),
         Pooling::Rerank => rerank(body).ok_or("query"),
     };
@@ -30,15 +30,9 @@ pub(super) fn answer(state: &State, kind: Pooling, request: &Request<'_>, body: 
         Pooling::Score => "score",
         Pooling::Rerank => "rerank",
     };
-    let id = request
-        .header("x-request-id")
-        .map_or_else(|| state.fresh_id(), str::to_owned);
+    let id = request.header("x-request-id").map_or_else(|| state.fresh_id(), str::to_owned);
     let id = quoted(&format!("{prefix}-{id}"));
-    let model = quoted(
-        body.get("model")
-            .and_then(Value::as_str)
-            .unwrap_or(&state.options.model),
-    );
+    let model = quoted(body.get("model").and_then(Value::as_str).unwrap_or(&state.options.model));
     let usage = format!(r#"{{"prompt_tokens":{tokens},"total_tokens":{tokens}"#);
     Answer::json(
         200,
@@ -87,21 +81,11 @@ fn items(kind: Pooling, body: &Value, inputs: &[String]) -> (String, usize) {
     let base64 = body.get("encoding_format").and_then(Value::as_str) == Some("base64");
     let items = inputs.iter().enumerate().map(|(index, input)| {
         let vector: Vec<f64> = (0..DIMENSIONS).map(|axis| number(input, axis as u64)).collect();
-        let numbers = vector
-            .iter()
-            .map(|value| format!("{value:?}"))
-            .collect::<Vec<_>>()
-            .join(",");
+        let numbers = vector.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(",");
         match kind {
             Pooling::Embeddings if base64 => {
-                let bytes: Vec<u8> = vector
-                    .iter()
-                    .flat_map(|&value| (value as f32).to_le_bytes())
-                    .collect();
-                format!(
-                    r#"{{"index":{index},"object":"embedding","embedding":"{}"}}"#,
-                    encoded(&bytes)
-                )
+                let bytes: Vec<u8> = vector.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
+                format!(r#"{{"index":{index},"object":"embedding","embedding":"{}"}}"#, encoded(&bytes))
             }
             Pooling::Embeddings => {
                 format!(r#"{{"index":{index},"object":"embedding","embedding":[{numbers}]}}"#)
@@ -115,10 +99,7 @@ fn items(kind: Pooling, body: &Value, inputs: &[String]) -> (String, usize) {
             _ => format!(r#"{{"index":{index},"object":"pooling","data":[[{numbers}]]}}"#),
         }
     });
-    (
-        items.collect::<Vec<_>>().join(","),
-        inputs.iter().map(|input| tokens(input)).sum(),
-    )
+    (items.collect::<Vec<_>>().join(","), inputs.iter().map(|input| tokens(input)).sum())
 }
 
 fn list(body: &Value, names: &[&str]) -> Option<Vec<String>> {
@@ -133,9 +114,7 @@ fn score(body: &Value) -> Option<(String, usize)> {
     let left = list(body, &["queries", "data_1", "text_1"])?;
     let right = list(body, &["documents", "items", "data_2", "text_2"])?;
     let items = right.iter().enumerate().map(|(index, right)| {
-        let left = &left[index.min(left.len().saturating_sub(1))..]
-            .first()
-            .map_or("", String::as_str);
+        let left = &left[index.min(left.len().saturating_sub(1))..].first().map_or("", String::as_str);
         let score = number(&format!("{left}\n{right}"), 0);
         format!(r#"{{"index":{index},"object":"score","score":{score:?}}}"#)
     });
@@ -146,26 +125,16 @@ fn score(body: &Value) -> Option<(String, usize)> {
 fn rerank(body: &Value) -> Option<(String, usize)> {
     let query = text(body.get("query")?);
     let documents = list(body, &["documents"])?;
-    let mut scored: Vec<_> = documents
-        .iter()
-        .enumerate()
-        .map(|(at, text)| (number(&format!("{query}\n{text}"), 0), at))
-        .collect();
+    let mut scored: Vec<_> =
+        documents.iter().enumerate().map(|(at, text)| (number(&format!("{query}\n{text}"), 0), at)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let top = body
-        .get("top_n")
-        .and_then(Value::as_u64)
-        .filter(|&top| top > 0)
-        .unwrap_or(u64::MAX);
+    let top = body.get("top_n").and_then(Value::as_u64).filter(|&top| top > 0).unwrap_or(u64::MAX);
     scored.truncate(usize::try_from(top).unwrap_or(usize::MAX));
     let items = scored.iter().map(|&(score, at)| {
         let document = quoted(&documents[at]);
         format!(r#"{{"index":{at},"document":{{"text":{document},"multi_modal":null}},"relevance_score":{score:?}}}"#)
     });
-    let count = documents
-        .iter()
-        .map(|document| tokens(document) + tokens(&query))
-        .sum();
+    let count = documents.iter().map(|document| tokens(document) + tokens(&query)).sum();
     Some((items.collect::<Vec<_>>().join(","), count))
 }
 
@@ -173,10 +142,8 @@ fn encoded(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for group in bytes.chunks(3) {
-        let all = group
-            .iter()
-            .enumerate()
-            .fold(0u32, |all, (at, &byte)| all | u32::from(byte) << (16 - 8 * at));
+        let all =
+            group.iter().enumerate().fold(0u32, |all, (at, &byte)| all | u32::from(byte) << (16 - 8 * at));
         for digit in 0..4 {
             match digit <= group.len() {
                 true => text.push(char::from(ALPHABET[(all >> (18 - 6 * digit) & 63) as usize])),

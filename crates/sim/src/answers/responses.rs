@@ -55,10 +55,7 @@ fn item_id(generation: &Generation) -> String {
 }
 
 fn part(text: &str) -> String {
-    format!(
-        r#"{{"annotations":[],"text":{},"type":"output_text","logprobs":null}}"#,
-        quoted(text)
-    )
+    format!(r#"{{"annotations":[],"text":{},"type":"output_text","logprobs":null}}"#, quoted(text))
 }
 
 fn item(generation: &Generation, text: Option<&str>) -> String {
@@ -76,29 +73,17 @@ fn item(generation: &Generation, text: Option<&str>) -> String {
 type Event = (u64, &'static str, String);
 
 fn records(generation: &Generation) -> Vec<Record> {
-    let place = format!(
-        r#""item_id":{},"output_index":0,"content_index":0"#,
-        item_id(generation)
-    );
-    let deltas = generation
-        .tokens()
-        .filter(|token| token.choice == 0)
-        .map(|token| {
-            let delta = format!(r#"{place},"delta":{},"logprobs":[]"#, quoted(token.word));
-            (token.count, "response.output_text.delta", delta)
-        });
-    let events = opening(generation, &place)
-        .into_iter()
-        .chain(deltas)
-        .chain(closing(generation, &place));
+    let place = format!(r#""item_id":{},"output_index":0,"content_index":0"#, item_id(generation));
+    let deltas = generation.tokens().filter(|token| token.choice == 0).map(|token| {
+        let delta = format!(r#"{place},"delta":{},"logprobs":[]"#, quoted(token.word));
+        (token.count, "response.output_text.delta", delta)
+    });
+    let events = opening(generation, &place).into_iter().chain(deltas).chain(closing(generation, &place));
     let numbered = events.enumerate();
     numbered
         .map(|(number, (token, kind, fields))| {
             let json = format!(r#"{{{fields},"sequence_number":{number},"type":"{kind}"}}"#);
-            Record {
-                token,
-                bytes: sse::event(kind, &json),
-            }
+            Record { token, bytes: sse::event(kind, &json) }
         })
         .collect()
 }
@@ -109,16 +94,8 @@ fn opening(generation: &Generation, place: &str) -> [Event; 4] {
     [
         (1, "response.created", response.clone()),
         (1, "response.in_progress", response),
-        (
-            1,
-            "response.output_item.added",
-            format!(r#""item":{item},"output_index":0"#),
-        ),
-        (
-            1,
-            "response.content_part.added",
-            format!(r#"{place},"part":{}"#, part("")),
-        ),
+        (1, "response.output_item.added", format!(r#""item":{item},"output_index":0"#)),
+        (1, "response.content_part.added", format!(r#"{place},"part":{}"#, part(""))),
     ]
 }
 
@@ -127,25 +104,9 @@ fn closing(generation: &Generation, place: &str) -> [Event; 4] {
     let text = generation.text(0);
     let item = item(generation, Some(&text));
     [
-        (
-            last,
-            "response.output_text.done",
-            format!(r#"{place},"logprobs":[],"text":{}"#, quoted(&text)),
-        ),
-        (
-            last,
-            "response.content_part.done",
-            format!(r#"{place},"part":{}"#, part(&text)),
-        ),
-        (
-            last,
-            "response.output_item.done",
-            format!(r#""item":{item},"output_index":0"#),
-        ),
-        (
-            last,
-            "response.completed",
-            format!(r#""response":{}"#, object(generation, true)),
-        ),
+        (last, "response.output_text.done", format!(r#"{place},"logprobs":[],"text":{}"#, quoted(&text))),
+        (last, "response.content_part.done", format!(r#"{place},"part":{}"#, part(&text))),
+        (last, "response.output_item.done", format!(r#""item":{item},"output_index":0"#)),
+        (last, "response.completed", format!(r#""response":{}"#, object(generation, true))),
     ]
 }

@@ -20,10 +20,7 @@ pub(super) fn answer(state: &State, request: &Request<'_>, route: Route) -> Answ
     }
     if request.method == Method::Delete {
         all.remove(at);
-        return Answer::json(
-            200,
-            format!(r#"{{"id":{},"object":"response","deleted":true}}"#, quoted(id)),
-        );
+        return Answer::json(200, format!(r#"{{"id":{},"object":"response","deleted":true}}"#, quoted(id)));
     }
     Answer::json(200, all[at].json.clone())
 }

@@ -40,11 +40,7 @@ fn ids_of(text: &str) -> Vec<u32> {
 }
 
 fn text_of(ids: &[u32]) -> String {
-    let bytes: Vec<u8> = ids
-        .iter()
-        .flat_map(|id| id.to_le_bytes())
-        .filter(|&byte| byte != 0)
-        .collect();
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).filter(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -82,14 +78,8 @@ fn render(
 ) -> Result<Answer, Box<Answer>> {
     let ask = Ask::read(kind, body)?;
     let model = quoted(ask.model.as_deref().unwrap_or(&state.options.model));
-    let prefix = if kind == Generating::Completions {
-        "cmpl"
-    } else {
-        "chatcmpl"
-    };
-    let id = request
-        .header("x-request-id")
-        .map_or_else(|| state.fresh_id(), str::to_owned);
+    let prefix = if kind == Generating::Completions { "cmpl" } else { "chatcmpl" };
+    let id = request.header("x-request-id").map_or_else(|| state.fresh_id(), str::to_owned);
     let one = |prompt: &Prompt| {
         let ids = match prompt {
             Prompt::Text(text) => ids_of(text),

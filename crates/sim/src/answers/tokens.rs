@@ -17,10 +17,7 @@ fn id(generation: &Generation) -> String {
 }
 
 fn versions(generation: &Generation) -> String {
-    format!(
-        r#"[{{"version":"default","start":0,"end":{}}}]"#,
-        generation.ask.max_tokens
-    )
+    format!(r#"[{{"version":"default","start":0,"end":{}}}]"#, generation.ask.max_tokens)
 }
 
 fn whole(generation: &Generation) -> String {
@@ -68,14 +65,8 @@ fn records(generation: &Generation) -> Vec<Record> {
     if generation.ask.include_usage {
         let usage = generation.usage.streamed();
         let json = format!(r#"{{"request_id":{id},"usage":{usage},"output_mode":"tokens","choices":[]}}"#);
-        records.push(Record {
-            token,
-            bytes: sse::data(&json),
-        });
+        records.push(Record { token, bytes: sse::data(&json) });
     }
-    records.push(Record {
-        token,
-        bytes: sse::done(),
-    });
+    records.push(Record { token, bytes: sse::done() });
     records
 }

@@ -25,10 +25,7 @@ fn a_prompt_costs_its_uncached_tokens_and_its_output() {
     let mut engine = Engine::new(options());
     let first = engine.admit(5 * MS, &prompt(20, 1), 3);
     assert_eq!((first.cached_tokens, first.uncached_tokens), (0, 20));
-    assert_eq!(
-        (first.start, first.first_token, first.finish),
-        (5 * MS, 7 * MS, 11 * MS)
-    );
+    assert_eq!((first.start, first.first_token, first.finish), (5 * MS, 7 * MS, 11 * MS));
 }
 
 #[test]
@@ -36,11 +33,7 @@ fn a_repeated_prompt_computes_only_its_last_block() {
     let mut engine = Engine::new(options());
     engine.admit(0, &prompt(20, 1), 1);
     let again = engine.admit(100 * MS, &prompt(20, 1), 1);
-    assert_eq!(
-        (again.cached_tokens, again.uncached_tokens),
-        (16, 4),
-        "the last token is always computed"
-    );
+    assert_eq!((again.cached_tokens, again.uncached_tokens), (16, 4), "the last token is always computed");
     let longer = engine.admit(200 * MS, &prompt(22, 1), 1);
     assert_eq!(longer.cached_tokens, 20);
     assert_eq!((engine.queried_tokens(), engine.hit_tokens()), (62, 36));
@@ -84,13 +77,7 @@ fn a_request_beyond_the_limit_waits_for_the_first_place() {
     assert!(short.finish < long.finish);
     assert_eq!(third.start, short.finish);
     assert_eq!(fourth.start, third.finish);
-    assert_eq!(
-        engine.load(short.first_token),
-        EngineLoad {
-            running: 2,
-            waiting: 2
-        }
-    );
+    assert_eq!(engine.load(short.first_token), EngineLoad { running: 2, waiting: 2 });
     assert_eq!(engine.load(long.finish), EngineLoad::default());
     assert!(engine.usage(short.first_token) > 0.0);
     assert_eq!(engine.usage(long.finish), 0.0, "what is only cached is free");
@@ -102,13 +89,7 @@ fn an_aborted_request_gives_its_place_and_prefill_time_back() {
     let long = engine.admit(0, &prompt(10, 1), 1000);
     let queued = engine.admit(0, &prompt(1000, 2), 1000);
     engine.abort(&queued, MS / 2);
-    assert_eq!(
-        engine.load(MS),
-        EngineLoad {
-            running: 1,
-            waiting: 0
-        }
-    );
+    assert_eq!(engine.load(MS), EngineLoad { running: 1, waiting: 0 });
     assert_eq!(engine.admit(2 * MS, &prompt(10, 3), 1).start, 2 * MS);
     engine.abort(&long, 2 * MS);
     engine.abort(&long, 2 * MS);

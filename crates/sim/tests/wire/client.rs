@@ -44,12 +44,8 @@ impl Answer {
     /// The `data:` lines of a stream, parsed; `[DONE]` becomes a string.
     pub(crate) fn data(&self) -> Vec<Value> {
         let text = self.text();
-        let data = text
-            .split("\n\n")
-            .filter_map(|record| record.split_once("data: "))
-            .map(|(_, data)| data);
-        data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| Value::from(data)))
-            .collect()
+        let data = text.split("\n\n").filter_map(|record| record.split_once("data: ")).map(|(_, data)| data);
+        data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| Value::from(data))).collect()
     }
 }
 
@@ -62,10 +58,7 @@ impl Client {
     pub(crate) async fn connect(worker: &Worker) -> Self {
         let stream = TcpStream::connect(worker.addr()).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        Self {
-            stream,
-            buf: Vec::new(),
-        }
+        Self { stream, buf: BytesMut::new() }
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
@@ -78,8 +71,7 @@ impl Client {
     }
 
     pub(crate) async fn call(&mut self, method: &str, path: &str) -> Answer {
-        self.send(format!("{method} {path} HTTP/1.1\r\nhost: w\r\n\r\n").as_bytes())
-            .await;
+        self.send(format!("{method} {path} HTTP/1.1\r\nhost: w\r\n\r\n").as_bytes()).await;
         self.answer().await
     }
 
@@ -92,11 +84,7 @@ impl Client {
             if let Some(end) = self.buf.windows(2).position(|pair| pair == b"\r\n") {
                 return self.buf.split_to(end + 2).to_vec();
             }
-            assert!(
-                self.more().await,
-                "closed within a line: {}",
-                String::from_utf8_lossy(&self.buf)
-            );
+            assert!(self.more().await, "closed within a line: {}", String::from_utf8_lossy(&self.buf));
         }
     }
 
@@ -132,16 +120,8 @@ impl Client {
     pub(crate) async fn answer(&mut self) -> Answer {
         let head = self.head().await;
         let status = head[9..12].parse().unwrap();
-        let mut answer = Answer {
-            status,
-            head,
-            body: Vec::new(),
-            chunks: Vec::new(),
-        };
-        match answer
-            .header("content-length")
-            .map(|length| length.parse::<usize>().unwrap())
-        {
+        let mut answer = Answer { status, head, body: Vec::new(), chunks: Vec::new() };
+        match answer.header("content-length").map(|length| length.parse::<usize>().unwrap()) {
             Some(length) => answer.body = self.take(length).await,
             None => loop {
                 let chunk = self.chunk().await;
@@ -190,7 +170,5 @@ pub(crate) fn post(path: &str, body: &str, headers: &str) -> String {
 
 /// A test that waits longer than this is broken.
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(10), future)
-        .await
-        .expect("this takes too long")
+    tokio::time::timeout(Duration::from_secs(10), future).await.expect("this takes too long")
 }

@@ -71,23 +71,12 @@ async fn a_client_that_leaves_frees_its_place_in_the_engine() {
         let sent = clients.len() as u64;
         within(worker.wait_until(|stats| stats.arrived == sent)).await;
     }
-    while worker.engine_load()
-        != (EngineLoad {
-            running: 1,
-            waiting: 1,
-        })
-    {
+    while worker.engine_load() != (EngineLoad { running: 1, waiting: 1 }) {
         tokio::task::yield_now().await;
     }
     clients.pop();
     within(worker.wait_until(|stats| stats.aborted == 1)).await;
-    assert_eq!(
-        worker.engine_load(),
-        EngineLoad {
-            running: 1,
-            waiting: 0
-        }
-    );
+    assert_eq!(worker.engine_load(), EngineLoad { running: 1, waiting: 0 });
     clients.pop();
     within(worker.wait_until(|stats| stats.aborted == 2)).await;
     assert_eq!(worker.engine_load(), EngineLoad::default());
@@ -117,21 +106,11 @@ async fn stopping_resets_connections_cuts_requests_and_frees_the_port() {
     within(worker.stop()).await;
     assert_eq!(client.rest().await, (Vec::new(), End::Reset));
     let stats = control.stats();
-    assert_eq!(
-        (stats.open_requests, stats.open_connections, stats.cut),
-        (0, 0, 1)
-    );
+    assert_eq!((stats.open_requests, stats.open_connections, stats.cut), (0, 0, 1));
     assert!(TcpStream::connect(addr).await.is_err());
     within(control.listen(Listening::Accepting)).await;
-    let again = Worker::start(WorkerOptions {
-        port: addr.port(),
-        ..WorkerOptions::recording()
-    })
-    .unwrap();
-    assert_eq!(
-        Client::connect(&again).await.call("GET", "/health").await.status,
-        200
-    );
+    let again = Worker::start(WorkerOptions { port: addr.port(), ..WorkerOptions::recording() }).unwrap();
+    assert_eq!(Client::connect(&again).await.call("GET", "/health").await.status, 200);
 }
 
 #[tokio::test]
@@ -142,10 +121,7 @@ async fn connections_can_be_refused_and_paused_and_taken_up_again() {
     let refused = TcpStream::connect(worker.addr()).await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     within(worker.accept()).await;
-    assert_eq!(
-        Client::connect(&worker).await.call("GET", "/health").await.status,
-        200
-    );
+    assert_eq!(Client::connect(&worker).await.call("GET", "/health").await.status, 200);
     within(worker.pause_accept()).await;
     let accepted = worker.stats().connections;
     let mut queued = Client::connect(&worker).await;
@@ -160,10 +136,7 @@ async fn connections_can_be_refused_and_paused_and_taken_up_again() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_after_its_time_and_a_busy_one_is_not() {
-    let options = WorkerOptions {
-        keep_alive: Some(Duration::from_millis(30)),
-        ..WorkerOptions::recording()
-    };
+    let options = WorkerOptions { keep_alive: Some(Duration::from_millis(30)), ..WorkerOptions::recording() };
     let worker = Worker::start(options).unwrap();
     let gate = worker.hold(Stage::BeforeHead);
     let (mut idle, mut busy) = (Client::connect(&worker).await, Client::connect(&worker).await);

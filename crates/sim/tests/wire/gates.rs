@@ -15,10 +15,7 @@ async fn a_gate_before_the_head_holds_prompts_and_lets_probes_pass() {
     within(gate.wait_held(1)).await;
     second.send(post("/v1/completions", STREAM, "").as_bytes()).await;
     within(gate.wait_held(2)).await;
-    assert_eq!(
-        Client::connect(&worker).await.call("GET", "/health").await.status,
-        200
-    );
+    assert_eq!(Client::connect(&worker).await.call("GET", "/health").await.status, 200);
     gate.release_one();
     assert_eq!(first.answer().await.status, 200);
     assert!(second.is_silent());

@@ -15,10 +15,7 @@ async fn requests_per_second_of_one_instant_worker_and_its_client_on_one_thread(
     const CLIENTS: usize = 8;
     for stream in [false, true] {
         let worker = Worker::start(WorkerOptions::instant(16)).unwrap();
-        let body = format!(
-            r#"{{"model":"tiny","stream":{stream},"prompt":"{}"}}"#,
-            "x".repeat(2048)
-        );
+        let body = format!(r#"{{"model":"tiny","stream":{stream},"prompt":"{}"}}"#, "x".repeat(2048));
         let request = post("/v1/completions", &body, "");
         let started = Instant::now();
         let mut clients = tokio::task::JoinSet::new();
@@ -28,11 +25,7 @@ async fn requests_per_second_of_one_instant_worker_and_its_client_on_one_thread(
                 let mut socket = TcpStream::connect(addr).await.unwrap();
                 socket.set_nodelay(true).unwrap();
                 let mut buf = vec![0; 64 << 10];
-                let end: &[u8] = if stream {
-                    b"0\r\n\r\n"
-                } else {
-                    b"\"metrics\":null}"
-                };
+                let end: &[u8] = if stream { b"0\r\n\r\n" } else { b"\"metrics\":null}" };
                 for _ in 0..REQUESTS / CLIENTS {
                     socket.write_all(request.as_bytes()).await.unwrap();
                     let mut read = 0;

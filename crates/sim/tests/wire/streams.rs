@@ -9,19 +9,13 @@ async fn streamed(path: &str, body: &str) -> Answer {
     let worker = Worker::start(WorkerOptions::recording()).unwrap();
     let mut client = Client::connect(&worker).await;
     let answer = client.post(path, body, "x-request-id: s\r\n").await;
-    assert_eq!(
-        answer.header("content-type"),
-        Some("text/event-stream; charset=utf-8")
-    );
+    assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
     assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
     answer
 }
 
 fn joined(records: &[Value], field: impl Fn(&Value) -> &Value) -> String {
-    records
-        .iter()
-        .filter_map(|record| field(record).as_str())
-        .collect()
+    records.iter().filter_map(|record| field(record).as_str()).collect()
 }
 
 #[tokio::test]
@@ -29,17 +23,9 @@ async fn chat_streams_role_content_finish_usage_done() {
     let body = r#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"stream":true,"stream_options":{"include_usage":true}}"#;
     let answer = streamed("/v1/chat/completions", body).await;
     assert_eq!(answer.chunks.len(), 6, "each record is a chunk of its own");
-    assert!(
-        answer
-            .chunks
-            .iter()
-            .all(|chunk| chunk.starts_with(b"data: ") && chunk.ends_with(b"\n\n"))
-    );
+    assert!(answer.chunks.iter().all(|chunk| chunk.starts_with(b"data: ") && chunk.ends_with(b"\n\n")));
     let records = answer.data();
-    assert_eq!(
-        records[0]["choices"][0]["delta"],
-        json!({"role": "assistant", "content": ""})
-    );
+    assert_eq!(records[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
     assert!(records[..5].iter().all(|record| record["id"] == "chatcmpl-s"));
     let text = joined(&records[1..4], |record| &record["choices"][0]["delta"]["content"]);
     assert_eq!(Some(text), expected_text("/v1/chat/completions", body.as_bytes()));
@@ -56,22 +42,12 @@ async fn completions_stream_with_usage_on_every_record_if_asked() {
     let body = r#"{"prompt":"hi","max_tokens":2,"n":2,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#;
     let records = streamed("/v1/completions", body).await.data();
     assert_eq!(records.len(), 6);
-    let counts: Vec<_> = records[..5]
-        .iter()
-        .map(|record| record["usage"]["completion_tokens"].as_u64())
-        .collect();
+    let counts: Vec<_> =
+        records[..5].iter().map(|record| record["usage"]["completion_tokens"].as_u64()).collect();
     assert_eq!(counts, [Some(1), Some(2), Some(3), Some(4), Some(4)]);
-    let indices: Vec<_> = records[..4]
-        .iter()
-        .map(|record| record["choices"][0]["index"].as_u64())
-        .collect();
+    let indices: Vec<_> = records[..4].iter().map(|record| record["choices"][0]["index"].as_u64()).collect();
     assert_eq!(indices, [Some(0), Some(1), Some(0), Some(1)]);
-    let plain = streamed(
-        "/v1/completions",
-        r#"{"prompt":"hi","max_tokens":2,"stream":true}"#,
-    )
-    .await
-    .data();
+    let plain = streamed("/v1/completions", r#"{"prompt":"hi","max_tokens":2,"stream":true}"#).await.data();
     assert_eq!(plain.len(), 3);
     assert!(plain.iter().all(|record| record.get("usage").is_none()));
     assert!(plain[1]["system_fingerprint"].is_string());
@@ -82,10 +58,7 @@ async fn responses_stream_numbered_events_up_to_completed() {
     let body = r#"{"input":"hi","max_output_tokens":2,"stream":true}"#;
     let answer = streamed("/v1/responses", body).await;
     let records = answer.data();
-    let kinds: Vec<_> = records
-        .iter()
-        .map(|record| record["type"].as_str().unwrap())
-        .collect();
+    let kinds: Vec<_> = records.iter().map(|record| record["type"].as_str().unwrap()).collect();
     assert_eq!(
         kinds,
         [
@@ -106,10 +79,7 @@ async fn responses_stream_numbered_events_up_to_completed() {
     }
     assert!(answer.text().starts_with("event: response.created\ndata: {"));
     assert!(!answer.text().contains("[DONE]"));
-    assert_eq!(
-        joined(&records, |record| &record["delta"]),
-        records[6]["text"].as_str().unwrap()
-    );
+    assert_eq!(joined(&records, |record| &record["delta"]), records[6]["text"].as_str().unwrap());
     assert_eq!(records[9]["response"]["usage"]["output_tokens"], 2);
 }
 
@@ -118,10 +88,7 @@ async fn messages_stream_typed_events_without_done() {
     let body = r#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stream":true}"#;
     let answer = streamed("/v1/messages", body).await;
     let records = answer.data();
-    let kinds: Vec<_> = records
-        .iter()
-        .map(|record| record["type"].as_str().unwrap())
-        .collect();
+    let kinds: Vec<_> = records.iter().map(|record| record["type"].as_str().unwrap()).collect();
     assert_eq!(
         kinds,
         [
@@ -156,10 +123,7 @@ async fn token_streams_carry_ids_and_no_hand_over_data() {
 async fn an_instant_worker_streams_its_ready_made_answer_on_every_route() {
     let worker = Worker::start(WorkerOptions::instant(4)).unwrap();
     let mut client = Client::connect(&worker).await;
-    let whole = client
-        .post("/v1/completions", r#"{"model":"any","prompt":"q"}"#, "")
-        .await
-        .json();
+    let whole = client.post("/v1/completions", r#"{"model":"any","prompt":"q"}"#, "").await.json();
     assert_eq!(whole["usage"]["completion_tokens"], 4);
     for (path, records) in [
         ("/v1/chat/completions", 6),
@@ -171,13 +135,7 @@ async fn an_instant_worker_streams_its_ready_made_answer_on_every_route() {
         let answer = client.post(path, r#"{"stream": true}"#, "").await;
         assert_eq!(answer.chunks.len(), records, "{path}");
     }
-    for path in [
-        "/v1/embeddings",
-        "/pooling",
-        "/classify",
-        "/v1/score",
-        "/v2/rerank",
-    ] {
+    for path in ["/v1/embeddings", "/pooling", "/classify", "/v1/score", "/v2/rerank"] {
         assert_eq!(client.post(path, "{}", "").await.status, 200, "{path}");
     }
     assert!(worker.requests().is_empty());
@@ -187,15 +145,7 @@ async fn an_instant_worker_streams_its_ready_made_answer_on_every_route() {
 async fn an_instant_stream_larger_than_the_socket_buffer_arrives_whole() {
     let worker = Worker::start(WorkerOptions::instant(20_000)).unwrap();
     let mut client = Client::connect(&worker).await;
-    let answer = client
-        .post("/v1/chat/completions", r#"{"stream":true}"#, "")
-        .await;
+    let answer = client.post("/v1/chat/completions", r#"{"stream":true}"#, "").await;
     assert_eq!(answer.chunks.len(), 20_002);
-    assert_eq!(
-        client
-            .post("/v1/chat/completions", r#"{"stream":true}"#, "")
-            .await
-            .body,
-        answer.body
-    );
+    assert_eq!(client.post("/v1/chat/completions", r#"{"stream":true}"#, "").await.body, answer.body);
 }

@@ -16,40 +16,26 @@ async fn an_engine_worker_takes_prefill_and_decode_time_and_less_on_a_cache_hit(
     };
     let worker = Worker::start(WorkerOptions::engine(options)).unwrap();
     let mut client = Client::connect(&worker).await;
-    let body = format!(
-        r#"{{"prompt":"{}","max_tokens":4,"stream":true}}"#,
-        "x".repeat(400)
-    );
+    let body = format!(r#"{{"prompt":"{}","max_tokens":4,"stream":true}}"#, "x".repeat(400));
     let sent = Instant::now();
     client.send(post("/v1/completions", &body, "").as_bytes()).await;
     client.head().await;
     client.chunk().await;
-    assert!(
-        sent.elapsed() >= Duration::from_millis(100),
-        "100 tokens of prefill"
-    );
+    assert!(sent.elapsed() >= Duration::from_millis(100), "100 tokens of prefill");
     while !client.chunk().await.is_empty() {}
     let first = sent.elapsed();
     assert!(first >= Duration::from_millis(130), "and 3 more tokens");
     let sent = Instant::now();
-    let whole = client
-        .post("/v1/completions", &body.replace(r#","stream":true"#, ""), "")
-        .await;
-    assert_eq!(
-        whole.json()["usage"]["prompt_tokens_details"]["cached_tokens"],
-        96
-    );
+    let whole = client.post("/v1/completions", &body.replace(r#","stream":true"#, ""), "").await;
+    assert_eq!(whole.json()["usage"]["prompt_tokens_details"]["cached_tokens"], 96);
     assert!(sent.elapsed() >= Duration::from_millis(34));
 }
 
 #[tokio::test]
 async fn paced_streams_send_one_record_per_interval() {
     for options in [WorkerOptions::recording(), WorkerOptions::instant(4)] {
-        let worker = Worker::start(WorkerOptions {
-            pace: Some(Duration::from_millis(10)),
-            ..options
-        })
-        .unwrap();
+        let worker =
+            Worker::start(WorkerOptions { pace: Some(Duration::from_millis(10)), ..options }).unwrap();
         let mut client = Client::connect(&worker).await;
         let sent = Instant::now();
         let body = r#"{"prompt":"p","max_tokens":4,"stream":true}"#;

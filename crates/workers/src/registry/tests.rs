@@ -46,7 +46,11 @@ fn a_request_goes_to_a_worker_that_serves_its_model() {
 #[test]
 fn an_adapter_or_a_second_name_is_no_second_base_model() {
     let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
-    serve(&writer, &workers[0], &[model("m", None, "/m"), model("m2", None, "/m"), model("lora", Some("m"), "/l")]);
+    serve(
+        &writer,
+        &workers[0],
+        &[model("m", None, "/m"), model("m2", None, "/m"), model("lora", Some("m"), "/l")],
+    );
     assert_eq!(chosen(&reader, None).as_deref(), Some("http://a:1"));
 }
 
@@ -98,7 +102,8 @@ fn a_reset_gives_fresh_policies_and_leaves_loads_alone() {
 
 #[test]
 fn a_worker_that_leaves_and_returns_keeps_its_place() {
-    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1", "http://c:1"]);
+    let (reader, writer, workers) =
+        fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1", "http://c:1"]);
     writer.remove(&workers[1]);
     assert_eq!(reader.world().workers().len(), 2);
     let back = writer.add("http://b:1".parse().unwrap(), None);
