@@ -86,7 +86,8 @@ fn choice(c: &mut Criterion) {
             group.bench_function(BenchmarkId::from_parameter(len), |b| {
                 b.iter(|| {
                     turn += 1;
-                    let hash = HashKey { hash: turn as u64 * 0x9e37_79b9, kind: HashKeyKind::Body };
+                    let hash = (turn as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let hash = HashKey { hash, kind: HashKeyKind::Body };
                     let ask =
                         Ask { prefix: Some(&prompts[turn % prompts.len()]), hash: Some(hash), now_ms: 0 };
                     black_box(policy.select(&ask, &workers, |choice| {

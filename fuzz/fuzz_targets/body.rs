@@ -29,7 +29,6 @@ fuzz_target!(|data: &[u8]| {
     let Ok(facts) = Facts::read(shape, &body, &mut scratch) else { return };
     let length: usize = facts.prompt.parts().map_or(0, |parts| parts.iter().map(<[u8]>::len).sum());
     assert_eq!(length, facts.prompt.len());
-    let members = Members::new(&body).expect("facts were read").count();
     let clean = strip::cut(&body, facts.strips);
 
     let mut second = Scratch::default();
@@ -38,13 +37,16 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(again.model, facts.model);
     assert_eq!(again.session, facts.session);
 
-    let mut splices = Splices::default();
+    // Bodies that are not JSON may be walked by one and refused by the other.
     let set = [Change::Set("\u{1}none", Bytes::from_static(b"[1]"))];
-    splices.change(&body, &[], &set).expect("facts were read");
-    let edited = splices.apply(&body);
-    assert_eq!(edited.len(), splices.pieces(&body).iter().map(Bytes::len).sum::<usize>());
-    let added = Members::new(&edited).expect("an edited body can be walked").count() - members;
-    assert!(added <= 1);
+    let mut splices = Splices::default();
+    if splices.change(&body, &[], &set).is_ok() {
+        let members = Members::new(&body).expect("it was changed").count();
+        let edited = splices.apply(&body);
+        assert_eq!(edited.len(), splices.pieces(&body).iter().map(Bytes::len).sum::<usize>());
+        let added = Members::new(&edited).expect("an edited body can be walked").count() - members;
+        assert!(added <= 1);
+    }
 
     let mut nested = Splices::default();
     let _ = nested.change(&body, &["sampling_params", "extra_args"], &set);

@@ -27,6 +27,8 @@ pub(crate) struct UsageScan {
     tail: Vec<u8>,
     /// What followed the last name so far, if that may go on in the next piece.
     held: Vec<u8>,
+    /// Bytes that followed it, of which `held` keeps the first.
+    behind: usize,
     holding: bool,
     found: Usage,
 }
@@ -37,6 +39,7 @@ impl Default for UsageScan {
             finder: memmem::Finder::new(NAME),
             tail: Vec::with_capacity(NAME.len() * 2),
             held: Vec::new(),
+            behind: 0,
             holding: false,
             found: Usage::default(),
         }
@@ -91,6 +94,8 @@ impl UsageScan {
         let Some(offset) = memmem::find(&joint[..before + taken], NAME) else {
             return 0;
         };
+        // What was kept behind the name before may hold the beginning of this one.
+        self.held.truncate(self.behind.saturating_sub(before - offset));
         self.close(&[]);
         self.holding = true;
         offset + NAME.len() - before
@@ -98,6 +103,7 @@ impl UsageScan {
 
     fn hold(&mut self, bytes: &[u8]) {
         if self.holding {
+            self.behind += bytes.len();
             let room = READ - self.held.len();
             self.held.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
@@ -117,6 +123,7 @@ impl UsageScan {
             self.found.update(Usage::parse(&self.held));
             self.held.clear();
         }
+        self.behind = 0;
     }
 }
 
@@ -229,6 +236,17 @@ mod tests {
                 scan.more(&record[first..second]);
                 assert_eq!(scan.end(&record[second..]), usage(51, 22, None), "{first} {second}");
             }
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_split_does_not_end_the_number_before_it() {
+        let record = br#"{"usage":{"prompt_tokens":6"usage":{}"#;
+        let unsplit = scan(record);
+        for cut in 0..record.len() {
+            let mut scan = UsageScan::default();
+            scan.more(&record[..cut]);
+            assert_eq!(scan.end(&record[cut..]), unsplit, "{cut}");
         }
     }
 

@@ -189,7 +189,9 @@ fn nested_end(body: &[u8], at: usize, open: u8, close: u8) -> Result<usize, Body
 
 fn scalar_end(body: &[u8], at: usize) -> Result<usize, BodyError> {
     let rest = body.get(at..).unwrap_or_default();
-    let stop = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b':' | b'"' | b' ' | b'\t' | b'\n' | b'\r');
+    let stop = |byte: &u8| {
+        matches!(byte, b',' | b'{' | b'}' | b'[' | b']' | b':' | b'"' | b' ' | b'\t' | b'\n' | b'\r')
+    };
     match rest.iter().position(stop) {
         Some(0) => Err(broken(at, "a value was expected")),
         None => Err(broken(body.len(), "the body ends inside an object")),

@@ -124,6 +124,21 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_falls_on_a_point_or_behind_the_last_one_finds_its_worker() {
+        let fleet = Sample::new(5);
+        let mut ring = ConsistentHash::default();
+        homes(&mut ring, &fleet, 1);
+        let points = ring.points.clone();
+        let mut home = |hash| {
+            let key = HashKey { hash, kind: HashKeyKind::Body };
+            fleet.slot(ring.pick(Some(key), &fleet, &mut Draw::new(0, 0)).unwrap().index)
+        };
+        assert!(points.iter().all(|&(hash, slot)| home(hash) == slot));
+        assert_eq!(home(u64::MAX), points[0].1);
+        assert_eq!(home(0), points[0].1);
+    }
+
+    #[test]
     fn without_a_key_a_worker_is_drawn() {
         let fleet = Sample::new(4);
         let mut ring = ConsistentHash::default();

@@ -174,12 +174,10 @@ fn one_line(error: &clap::Error) -> String {
         {
             format!("{flag}: it is given twice; once is allowed")
         }
-        ErrorKind::ArgumentConflict if error.get(ContextKind::InvalidSubcommand).is_some() => {
-            let name = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            format!(
-                "{name}: a command is allowed before all flags only, and the value of a BOOL after = only"
-            )
-        }
+        ErrorKind::ArgumentConflict if error.get(ContextKind::InvalidSubcommand).is_some() => misplaced(
+            &context(ContextKind::InvalidSubcommand).unwrap_or_default(),
+            &context(ContextKind::PriorArg).unwrap_or_default(),
+        ),
         ErrorKind::InvalidValue => format!("{flag}: no value is given; one is needed"),
         ErrorKind::TooManyValues => format!("{flag}: it takes no value; none is allowed"),
         _ => {
@@ -187,6 +185,16 @@ fn one_line(error: &clap::Error) -> String {
             let first = text.lines().next().unwrap_or_default();
             first.trim_start_matches("error: ").to_owned()
         }
+    }
+}
+
+/// A word behind `prior` that is no flag.
+fn misplaced(word: &str, prior: &str) -> String {
+    match prior.split_once("[=") {
+        Some((flag, _)) => {
+            format!("{word}: a value of {flag} stands after a =, and a command before all flags")
+        }
+        None => format!("{word}: a command stands before all flags"),
     }
 }
 

@@ -40,8 +40,27 @@ fn problem(error: &Error) -> String {
             None => format!("unknown key {field:?}; the keys are: {}", expected.join(", ")),
         },
         Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key} is given twice"),
-        other => other.render().split_whitespace().collect::<Vec<_>>().join(" "),
+        Error::Message { msg, .. } if msg.starts_with("duplicate field") => {
+            format!("{msg}: one of its two names is allowed").replace('`', "")
+        }
+        Error::Unexpected { expected: "string scalar", .. } => "a single value is expected here".to_owned(),
+        Error::Unexpected { expected: "sequence start", .. } => {
+            "a list such as [a, b] is expected here".to_owned()
+        }
+        Error::Unexpected { expected: "mapping start", .. } => "KEY: VALUE is expected here".to_owned(),
+        Error::NullIntoString { .. } => "the value is missing; one is needed".to_owned(),
+        Error::MultipleDocuments { .. } => "a second document starts here; one is allowed".to_owned(),
+        Error::MergeKeyNotAllowed { .. } => {
+            "merge keys are not supported; write the keys themselves".to_owned()
+        }
+        other => without_place(&other.render()),
     }
+}
+
+/// The first part of what the parser says on one line; it ends with a place, which is told already.
+fn without_place(rendered: &str) -> String {
+    let line = rendered.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.rfind(" at line ").map_or(line.as_str(), |end| &line[..end]).to_owned()
 }
 
 /// The known key that was most likely meant.

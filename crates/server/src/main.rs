@@ -18,7 +18,7 @@ fn main() -> ExitCode {
 }
 
 fn execute() -> Result<(), StartupError> {
-    match command::parse(std::env::args_os(), |variable| std::env::var_os(variable))? {
+    match command::parse(std::env::args_os(), std::env::var_os)? {
         Command::Serve(settings) => {
             log::start(settings.log)?;
             run::serve(&settings)

@@ -106,6 +106,7 @@ const LOG_FORMAT: Rule<LogFormat> = Rule {
 /// # Errors
 /// The first value that cannot be used.
 // Taken apart without `..`: a flag that nobody applies does not compile.
+#[expect(clippy::too_many_lines, reason = "a table: one entry per flag, all in one place")]
 pub fn settings(
     Flags {
         host,

@@ -94,7 +94,11 @@ async fn the_other_generating_routes_answer_in_their_own_shape() {
     let json = client.post("/v1/messages", body, "").await.json();
     assert_eq!((&json["type"], &json["stop_reason"]), (&json!("message"), &json!("max_tokens")));
     assert_eq!(json["content"][0]["text"], expected_text("/v1/messages", body.as_bytes()).unwrap());
+}
 
+#[tokio::test]
+async fn routes_for_token_ids_and_the_demo_route_answer_in_their_own_shape() {
+    let (_worker, mut client) = worker(WorkerOptions::recording()).await;
     let body = r#"{"token_ids":[42,71,3969],"sampling_params":{"max_tokens":5}}"#;
     let json = client.post("/inference/v1/generate", body, "x-request-id: g\r\n").await.json();
     assert_eq!(json["request_id"], "generate-tokens-g");

@@ -1,0 +1,122 @@
+//! A worker that is well, tells no models, and answers every other request with fixed bytes, right or wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::client::find;
+
+/// What comes after the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// The connection is closed.
+    Close,
+    /// It stays open for the next request.
+    Keep,
+    /// The first answer is kept open for a second request, which is closed on without an answer.
+    CloseWhenReused,
+}
+
+/// The worker. Dropping it ends it.
+pub struct Scripted {
+    url: String,
+    seen: Arc<Seen>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    requests: AtomicUsize,
+    changed: Notify,
+}
+
+impl Scripted {
+    /// Answers each request with `bytes`.
+    pub async fn start(bytes: impl Into<Vec<u8>>, then: Then) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let seen = Arc::new(Seen::default());
+        let (bytes, counted): (Arc<[u8]>, _) = (bytes.into().into(), Arc::clone(&seen));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(serve(stream, Arc::clone(&bytes), then, Arc::clone(&counted)));
+            }
+        });
+        Self { url, seen, _tasks: tasks }
+    }
+
+    /// Its base URL.
+    pub fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// Requests it got, probes not counted.
+    pub fn requests(&self) -> usize {
+        self.seen.requests.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it got so many requests.
+    pub async fn wait_requests(&self, count: usize) {
+        loop {
+            let changed = self.seen.changed.notified();
+            if self.requests() >= count {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream, bytes: Arc<[u8]>, then: Then, seen: Arc<Seen>) {
+    let mut pending = Vec::new();
+    let mut answered = 0;
+    while let Some(path) = read_request(&mut stream, &mut pending).await {
+        let probe = match path.as_str() {
+            "/health" => Some("200 OK"),
+            "/v1/models" | "/version" => Some("404 Not Found"),
+            _ => None,
+        };
+        if let Some(status) = probe {
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+            let _gone = stream.write_all(answer.as_bytes()).await;
+            continue;
+        }
+        seen.requests.fetch_add(1, Ordering::SeqCst);
+        seen.changed.notify_waiters();
+        if then == Then::CloseWhenReused && answered == 1 {
+            return;
+        }
+        answered += 1;
+        if stream.write_all(&bytes).await.is_err() || then == Then::Close {
+            return;
+        }
+    }
+}
+
+/// Reads a request with its body, and gives its path.
+async fn read_request(stream: &mut TcpStream, pending: &mut Vec<u8>) -> Option<String> {
+    let end = loop {
+        if let Some(end) = find(pending, b"\r\n\r\n") {
+            break end + 4;
+        }
+        if stream.read_buf(pending).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8_lossy(&pending[..end]).into_owned();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length: usize = length.and_then(|text| text.parse().ok()).unwrap_or(0);
+    while pending.len() < end + length {
+        if stream.read_buf(pending).await.ok()? == 0 {
+            return None;
+        }
+    }
+    pending.drain(..end + length);
+    head.split(' ').nth(1).map(str::to_owned)
+}
