@@ -2,7 +2,7 @@
 #![no_main]
 
 use bytes::Bytes;
-use forebay_openai::{BodyShape, Change, Facts, Scratch, Splices, strip, walk::Members};
+use forebay_openai::{BodyShape, Change, Facts, Members, Scratch, Splices, strip};
 use libfuzzer_sys::fuzz_target;
 
 const SHAPES: [BodyShape; 13] = [

@@ -135,7 +135,8 @@ impl Client {
             self.fill_or_fail().await?;
         };
         let bytes: Vec<u8> = self.pending.drain(..end + 4).collect();
-        let mut lines = bytes[..end].split(|b| *b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let mut lines =
+            bytes[..end].split(|b| *b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         let first = String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
         assert!(first.starts_with("HTTP/1."), "{first}");
         let status = first.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");

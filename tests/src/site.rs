@@ -146,6 +146,7 @@ pub fn sum(metrics: &str, family: &str, labels: &[&str]) -> u64 {
         line.strip_prefix(family).is_some_and(|rest| rest.starts_with([' ', '{']))
             && labels.iter().all(|label| line.contains(label))
     };
-    let value = |line: &str| line.rsplit(' ').next().and_then(|text| text.parse::<f64>().ok()).expect("a number");
+    let value =
+        |line: &str| line.rsplit(' ').next().and_then(|text| text.parse::<f64>().ok()).expect("a number");
     metrics.lines().filter(of_family).map(|line| value(line) as u64).sum()
 }

@@ -3,19 +3,22 @@
 //! In reading order:
 //!
 //! - [`walk`]: where the members of a JSON object are, for every body that Python's `json.loads` accepts
+//! - [`members`]: the same as an iterator
 //! - [`escape`]: JSON string escapes, in both directions
 //! - [`splice`]: edits of a body that leave every other byte alone
 //! - [`strip`]: members that could steer or kill an engine, and how they are cut
 //! - [`shape`]: which members a route's body may have, and where its prompt is
 //! - [`prompt`]: the prompt as parts that are borrowed from the body
-//! - [`flatten`]: how prompts, messages and content become such parts
-//! - [`scalar`]: how a worker would understand a number, a boolean or a name
+//! - `flatten`: how prompts, messages and content become such parts
+//! - `scalar`: how a worker would understand a number, a boolean or a name
 //! - [`facts`]: all that a router wants to know of a body, in one pass
 //! - [`usage`]: token counts in a stream
 //! - [`sse`]: record ends and kinds in a stream
 //! - [`error`]: error bodies in the dialects of the APIs
 
 pub mod walk;
+
+pub mod members;
 
 pub mod escape;
 
@@ -41,6 +44,7 @@ pub mod error;
 
 pub use error::{Dialect, ErrorBody, Extra};
 pub use facts::{Facts, ModelFact, SessionKeys};
+pub use members::{Member, Members};
 pub use prompt::{Parts, Prompt, Scratch};
 pub use shape::BodyShape;
 pub use splice::{Change, Splices};

@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use crate::{
     escape,
-    walk::{BodyError, Key, KeyBuffer, Member, Members},
+    members::{Member, Members},
+    walk::{BodyError, Key, KeyBuffer},
 };
 
 /// What to do with one member of an object. Names are compared after unescaping; every duplicate is changed.

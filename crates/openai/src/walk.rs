@@ -61,17 +61,6 @@ impl Default for KeyBuffer {
     }
 }
 
-/// A whole member.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    /// Its key.
-    pub key: Key,
-    /// The value's bytes, quotes or brackets included.
-    pub value: Range<usize>,
-    /// The comma behind this member, if it is not the last.
-    pub comma_after: Option<usize>,
-}
-
 /// A cursor over the members of one object: ask for a key, then either skip its value or say where it ended.
 #[derive(Debug)]
 pub struct Object<'a> {
@@ -88,15 +77,6 @@ pub struct Array<'a> {
     pos: usize,
     first: bool,
     closed: bool,
-}
-
-/// The whole members of a body's top-level object, one by one; ends after the first error.
-#[derive(Debug)]
-pub struct Members<'a> {
-    object: Object<'a>,
-    open: usize,
-    document: bool,
-    done: bool,
 }
 
 /// Checks encoding and start of a body and returns where its top-level `{` is.
@@ -356,54 +336,6 @@ impl<'a> Array<'a> {
     /// Where the array ends, once [`Self::next_element`] has returned `None`.
     pub fn end(&self) -> usize {
         self.pos
-    }
-}
-
-impl<'a> Members<'a> {
-    /// The members of the top-level object of `body`; the end of the body is checked too.
-    ///
-    /// # Errors
-    /// [`BodyError`] as [`document`].
-    pub fn new(body: &'a [u8]) -> Result<Self, BodyError> {
-        let open = document(body)?;
-        Ok(Self { object: Object::open(body, open)?, open, document: true, done: false })
-    }
-
-    /// The members of the object that starts at `at` in a body that was checked before.
-    ///
-    /// # Errors
-    /// [`BodyError::Broken`] if there is no object.
-    pub fn nested(body: &'a [u8], at: usize) -> Result<Self, BodyError> {
-        Ok(Self { object: Object::open(body, at)?, open: at, document: false, done: false })
-    }
-
-    /// Where the object's `{` is.
-    pub(crate) fn open_brace(&self) -> usize {
-        self.open
-    }
-
-    fn step(&mut self) -> Result<Option<Member>, BodyError> {
-        let Some(key) = self.object.next_key()? else {
-            if self.document {
-                document_end(self.object.body, self.object.end())?;
-            }
-            return Ok(None);
-        };
-        let value = self.object.skip_value()?;
-        Ok(Some(Member { key, value, comma_after: self.object.comma_after() }))
-    }
-}
-
-impl Iterator for Members<'_> {
-    type Item = Result<Member, BodyError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let step = self.step();
-        self.done = !matches!(step, Ok(Some(_)));
-        step.transpose()
     }
 }
 

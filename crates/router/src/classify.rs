@@ -61,9 +61,6 @@ pub(crate) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes,
             rest.reserve(announced.max(first.len() + data.len()));
             rest.extend_from_slice(&std::mem::take(&mut first));
         }
-        if rest.len() + data.len() > limit {
-            return Err(Failure::BodyTooLarge { limit });
-        }
         rest.extend_from_slice(&data);
     }
     Ok(if rest.is_empty() { first } else { rest.freeze() })

@@ -8,7 +8,7 @@ use http::request::Parts;
 use crate::upstream::head::tokens;
 
 /// Headers of the client's connection, and those that are written anew.
-const HOP: [HeaderName; 10] = [
+const HOP: [HeaderName; 11] = [
     header::CONNECTION,
     header::HOST,
     header::CONTENT_LENGTH,
@@ -19,6 +19,7 @@ const HOP: [HeaderName; 10] = [
     header::EXPECT,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
 ];
 
 /// Name of the request id, to workers and to clients.

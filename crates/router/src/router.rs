@@ -69,6 +69,9 @@ impl Router {
         route: Route,
         request: Request<Incoming>,
     ) -> Response<ResponseBody> {
+        // Before anything is taken out: what the client's `Connection` names must not hide where it comes from.
+        let is_admin =
+            matches!(route.class, Class::Control(action) if action.admin) && self.is_admin(peer, &request);
         let (mut parts, body) = request.into_parts();
         let record = Record::begin(&self.metrics, route);
         for label in headers::strip(&mut parts.headers, self.settings.trust_client_internals) {
@@ -79,6 +82,7 @@ impl Router {
         let call = Call { peer, route, parts, world, made_id, record };
         let mut response = match route.class {
             Class::Routable(_) | Class::PickOne => self.forward(shard, call, body).await,
+            Class::Control(action) if action.admin && !is_admin => call.answered(Err(Failure::Forbidden)),
             Class::Control(action) => self.control(shard, call, body, action).await,
             Class::Own(page) => call.answered(Ok(own::answer(page, &self.reader.world()))),
             Class::Refused(Refusal::Method(allowed)) => call.answered(Err(Failure::Method(allowed))),
@@ -134,18 +138,13 @@ impl Router {
         body: Incoming,
         action: Action,
     ) -> Response<ResponseBody> {
-        let Call { peer, route, parts, world, made_id, mut record } = call;
-        let key = self.settings.admin_api_key.as_ref();
-        let answered = if action.admin && !authority::is_admin(key, peer, &parts.uri, &parts.headers) {
-            Err(Failure::Forbidden)
-        } else {
-            match classify::read_body(body, self.settings.max_payload_bytes).await {
-                Ok(body) => {
-                    let (router, shard) = (Arc::clone(self), Arc::clone(shard));
-                    Order { router, shard, parts, made_id, body, action }.carry_out(&world).await
-                }
-                Err(failure) => Err(failure),
+        let Call { route, parts, world, made_id, mut record, .. } = call;
+        let answered = match classify::read_body(body, self.settings.max_payload_bytes).await {
+            Ok(body) => {
+                let (router, shard) = (Arc::clone(self), Arc::clone(shard));
+                Order { router, shard, parts, made_id, body, action }.carry_out(&world).await
             }
+            Err(failure) => Err(failure),
         };
         record.answered(answered, &route)
     }

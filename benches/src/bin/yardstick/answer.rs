@@ -227,7 +227,8 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_whole_answer_is_its_length() {
-        let answer = read(b"HTTP/1.1 500 No\r\ncontent-length: 3\r\nconnection: close\r\n\r\nabc").await.unwrap();
+        let answer =
+            read(b"HTTP/1.1 500 No\r\ncontent-length: 3\r\nconnection: close\r\n\r\nabc").await.unwrap();
         assert_eq!(answer, Answer { status: 500, length: 3, records: 0, done: false, close: true });
     }
 

@@ -67,8 +67,7 @@ pub(crate) struct Shape {
 impl Case {
     /// The closed loop, if the case is one.
     pub(crate) fn shape(self) -> Option<Shape> {
-        let whole =
-            |title, prompt, clients| Some(Shape { title, prompt, clients, stream: None, pace: None });
+        let whole = |title, prompt, clients| Some(Shape { title, prompt, clients, stream: None, pace: None });
         let stream = |title, tokens, clients, pace| {
             Some(Shape { title, prompt: Prompt::Text(2 << 10), clients, stream: Some(tokens), pace })
         };

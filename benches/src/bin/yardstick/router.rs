@@ -165,12 +165,7 @@ impl Router {
             .spawn()
             .map_err(Failure::at(self.name()))?;
         let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Ok(Running {
-            process: Process { pid: child.id() },
-            addr: local(port),
-            admin: local(admin),
-            child,
-        })
+        Ok(Running { process: Process { pid: child.id() }, addr: local(port), admin: local(admin), child })
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use crate::answer::Answer;
 use crate::case::Shape;
 use crate::client::{self, Crowd, Plan};
-use crate::process::{Process, Usage};
 use crate::failure::Failure;
+use crate::process::{Process, Usage};
 
 /// Load before the measurement begins.
 const WARM_UP: Duration = Duration::from_millis(500);

@@ -5,6 +5,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::*;
+use crate::Members;
 
 /// Names and raw values of all top-level members, in order.
 fn members(body: &[u8]) -> Result<Vec<(String, String)>, BodyError> {
