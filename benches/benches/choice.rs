@@ -88,8 +88,11 @@ fn choice(c: &mut Criterion) {
                     turn += 1;
                     let hash = (turn as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     let hash = HashKey { hash, kind: HashKeyKind::Body };
-                    let ask =
-                        Ask { prefix: Some(&prompts[turn % prompts.len()]), hash: Some(hash), now_ms: 0 };
+                    let ask = Ask {
+                        prefix: Some(&prompts[turn % prompts.len()]),
+                        hash: Some(hash),
+                        ..Ask::default()
+                    };
                     black_box(policy.select(&ask, &workers, |choice| {
                         let served = &workers.loads[choice.index].served;
                         served.set(served.get() + 1);

@@ -12,7 +12,10 @@ fn headers(recorded: &Recorded) -> Vec<(String, Vec<u8>)> {
     lines
         .map(|line| {
             let colon = line.iter().position(|b| *b == b':').unwrap();
-            (String::from_utf8_lossy(&line[..colon]).to_ascii_lowercase(), line[colon + 1..].trim_ascii().to_vec())
+            (
+                String::from_utf8_lossy(&line[..colon]).to_ascii_lowercase(),
+                line[colon + 1..].trim_ascii().to_vec(),
+            )
         })
         .collect()
 }
@@ -29,7 +32,9 @@ fn targets_values_and_the_order_of_duplicates_are_kept() {
         let target = "/v1/completions?beta=true&x=%2F%20&y=a+b&empty=&=&flag&u=%C3%A9";
         let mut bytes = format!("POST {target} HTTP/1.1\r\nHost: public.example\r\n").into_bytes();
         bytes.extend_from_slice(b"X-Dup: one\r\nAccept: a\r\nX-Dup: two, three\r\nx-dup: \"four\"\r\n");
-        bytes.extend_from_slice(b"Authorization: Bearer  client key\r\nX-Latin: caf\xe9\r\nX-Utf: caf\xc3\xa9\r\n");
+        bytes.extend_from_slice(
+            b"Authorization: Bearer  client key\r\nX-Latin: caf\xe9\r\nX-Utf: caf\xc3\xa9\r\n",
+        );
         bytes.extend_from_slice(b"X-Empty:\r\nCookie: a=1; b=2\r\ntraceparent: 00-abc-def-01\r\n");
         bytes.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
         client.send(&bytes).await;

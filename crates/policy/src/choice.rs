@@ -10,6 +10,8 @@ use crate::key::{HashKey, HashKeyKind, PrefixKey};
 pub struct Ask<'a> {
     /// The prompt, for cache aware choices.
     pub prefix: Option<&'a PrefixKey>,
+    /// Tokens of the prompt, where they can be counted (token ids); otherwise they are estimated.
+    pub tokens: Option<u64>,
     /// The key for the hash ring.
     pub hash: Option<HashKey>,
     /// Milliseconds on any clock that does not run backwards.
@@ -29,6 +31,10 @@ pub struct Choice {
     pub matched: u32,
     /// Bytes of the prompt; 0 without a prompt or if the policy does not read it.
     pub key_len: u32,
+    /// Tokens of the prompt, counted or estimated; 0 if not known.
+    pub prompt_tokens: u32,
+    /// Those of them that this worker will have to compute, as far as is known; 0 if not known.
+    pub uncached_tokens: u32,
     /// How many choices the policy made before this one: with the seed it replays the randomness.
     pub draw: u64,
 }
@@ -38,9 +44,9 @@ pub struct Choice {
 pub enum Reason {
     /// It holds the longest known prefix of the prompt.
     PrefixHit,
-    /// Nobody holds enough of the prompt (or there is none); it has the least load.
-    MissLeastLoaded,
-    /// All holders of the prompt are too busy; it has the least load and becomes a holder.
+    /// Nobody holds enough of the prompt (or there is none); it costs least.
+    MissLeastCost,
+    /// The holders of the prompt are too busy; it costs less although it holds too little, and becomes a holder.
     SpillLoad,
     /// It is the only eligible candidate.
     OnlyCandidate,
@@ -72,7 +78,7 @@ impl Reason {
     /// All reasons, for resolving metric handles up front.
     pub const ALL: [Self; 15] = [
         Self::PrefixHit,
-        Self::MissLeastLoaded,
+        Self::MissLeastCost,
         Self::SpillLoad,
         Self::OnlyCandidate,
         Self::Rotation,
@@ -93,7 +99,7 @@ impl Reason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::PrefixHit => "prefix_hit",
-            Self::MissLeastLoaded => "miss_least_loaded",
+            Self::MissLeastCost => "miss_least_cost",
             Self::SpillLoad => "spill_load",
             Self::OnlyCandidate => "only_candidate",
             Self::Rotation => "rotation",
@@ -137,11 +143,13 @@ pub(crate) struct Pick {
     pub(crate) reason: Reason,
     pub(crate) matched: u64,
     pub(crate) key_len: u64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) uncached_tokens: u64,
 }
 
 impl Pick {
     /// A pick that did not look at the prompt.
     pub(crate) const fn plain(index: usize, reason: Reason) -> Self {
-        Self { index, reason, matched: 0, key_len: 0 }
+        Self { index, reason, matched: 0, key_len: 0, prompt_tokens: 0, uncached_tokens: 0 }
     }
 }

@@ -31,6 +31,13 @@ pub trait Fleet {
     /// Estimated prefill work in flight at candidate `i`, in tokens; 0 if not known.
     fn pending_tokens(&self, i: usize) -> u64;
 
+    /// Tokens that the prefix cache of candidate `i` holds at most; 0 if not known: it is then taken to keep
+    /// everything.
+    fn cache_tokens(&self, i: usize) -> u64 {
+        let _ = i;
+        0
+    }
+
     /// Requests that chose candidate `i` in this epoch.
     fn served(&self, i: usize) -> u64;
 

@@ -35,6 +35,12 @@ impl PrefixKey {
         Self { chain: Vec::new(), len_bytes: 0 }
     }
 
+    /// An empty key with room for a text of so many bytes, so that filling it allocates no more.
+    #[must_use]
+    pub fn with_room_for(bytes: usize) -> Self {
+        Self { chain: Vec::with_capacity(bytes / BLOCK_BYTES + 1), len_bytes: 0 }
+    }
+
     /// Empties the key and starts to fill it. `namespace` separates prompts that must never match each other
     /// (a hash of cache salt, LoRA adapter, …).
     pub fn builder(&mut self, namespace: u64) -> PrefixKeyBuilder<'_> {

@@ -4,8 +4,9 @@
 //! - `fleet`: what a policy sees of the workers, as a trait.
 //! - `settings`: which policy, and its knobs.
 //! - `key`: what a request is recognised by: the chained hashes of its prompt, or one hash.
+//! - `ratio`: how many bytes of prompt are a token, learnt from what workers count.
 //! - `choice`: what is asked, what is answered, and why.
-//! - `draws`: seeded randomness; `least_loaded`: the comparison several policies share.
+//! - `draws`: seeded randomness;
 //! - `round_robin`, `random`, `power_of_two`, `consistent_hash`, `cache_aware`: one policy each.
 //! - `policy`: the five behind one lock.
 
@@ -13,10 +14,10 @@ mod fleet;
 mod settings;
 
 mod key;
+mod ratio;
 
 mod choice;
 mod draws;
-mod least_loaded;
 
 mod cache_aware;
 mod consistent_hash;

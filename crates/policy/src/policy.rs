@@ -7,6 +7,8 @@ use crate::choice::{Ask, Choice, Pick};
 use crate::consistent_hash::ConsistentHash;
 use crate::draws::Draw;
 use crate::fleet::{Fleet, Slot};
+use crate::key::PrefixKey;
+use crate::ratio::TokenRatio;
 use crate::round_robin::RoundRobin;
 use crate::settings::{PolicyKind, PolicySettings};
 use crate::{power_of_two, random};
@@ -16,6 +18,7 @@ use crate::{power_of_two, random};
 pub struct Policy {
     kind: PolicyKind,
     seed: u64,
+    ratio: TokenRatio,
     state: Mutex<State>,
 }
 
@@ -46,7 +49,8 @@ impl Policy {
             PolicyKind::RoundRobin => Rule::RoundRobin(RoundRobin::default()),
             PolicyKind::Random => Rule::Random,
         };
-        Self { kind: settings.kind, seed, state: Mutex::new(State { choices: 0, rule }) }
+        let state = Mutex::new(State { choices: 0, rule });
+        Self { kind: settings.kind, seed, ratio: TokenRatio::default(), state }
     }
 
     /// Chooses an eligible worker and lets `take` make its in-flight guard before anybody else may choose, so
@@ -61,13 +65,16 @@ impl Policy {
     ) -> Option<(Choice, G)> {
         let mut state = self.lock();
         let mut draw = Draw::new(self.seed, state.choices);
-        let pick = state.rule.pick(ask, fleet, &mut draw)?;
+        let ask = Ask { tokens: Some(self.tokens(ask)), ..*ask };
+        let pick = state.rule.pick(&ask, fleet, &mut draw)?;
         let choice = Choice {
             index: pick.index,
             slot: fleet.slot(pick.index),
             reason: pick.reason,
-            matched: u32::try_from(pick.matched).unwrap_or(u32::MAX),
-            key_len: u32::try_from(pick.key_len).unwrap_or(u32::MAX),
+            matched: capped(pick.matched),
+            key_len: capped(pick.key_len),
+            prompt_tokens: capped(pick.prompt_tokens),
+            uncached_tokens: capped(pick.uncached_tokens),
             draw: state.choices,
         };
         state.choices += 1;
@@ -80,6 +87,12 @@ impl Policy {
         if let Rule::CacheAware(cache_aware) = &mut self.lock().rule {
             cache_aware.forget(slot);
         }
+    }
+
+    /// A worker counted a prompt whose routing text has `bytes` as `tokens`. Makes later estimates better; not
+    /// for prompts of token ids, which count themselves.
+    pub fn learn_tokens(&self, bytes: u64, tokens: u64) {
+        self.ratio.learn(bytes, tokens);
     }
 
     /// Memory of the prefix tree, in bytes; 0 for policies that keep none.
@@ -103,10 +116,19 @@ impl Policy {
         self.kind.as_str()
     }
 
+    /// Tokens of the prompt, counted or estimated.
+    fn tokens(&self, ask: &Ask<'_>) -> u64 {
+        ask.tokens.unwrap_or_else(|| self.ratio.tokens(ask.prefix.map_or(0, PrefixKey::len_bytes)))
+    }
+
     /// A panic in somebody's `take` must not stop the routing: every state in between is usable.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn capped(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 impl Rule {
@@ -150,7 +172,7 @@ mod tests {
             .map(|i| {
                 let prefix = key_of(&i.to_le_bytes());
                 let hash = (i % 3 != 0).then(|| HashKey::new(HashKeyKind::Body, &i.to_le_bytes()));
-                let ask = Ask { prefix: Some(&prefix), hash, now_ms: u64::from(i) };
+                let ask = Ask { prefix: Some(&prefix), tokens: None, hash, now_ms: u64::from(i) };
                 policy.select(&ask, fleet, |choice| fleet.take(choice.index)).unwrap().0
             })
             .collect()

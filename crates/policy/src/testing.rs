@@ -10,6 +10,8 @@ pub(crate) struct SampleWorker {
     pub(crate) name: String,
     pub(crate) eligible: bool,
     pub(crate) in_flight: Cell<u32>,
+    pub(crate) pending_tokens: Cell<u64>,
+    pub(crate) cache_tokens: u64,
     pub(crate) served: Cell<u64>,
 }
 
@@ -32,6 +34,8 @@ impl Sample {
                 name: format!("http://worker-{slot}:8000"),
                 eligible: true,
                 in_flight: Cell::new(0),
+                pending_tokens: Cell::new(0),
+                cache_tokens: 0,
                 served: Cell::new(0),
             })
             .collect();
@@ -69,8 +73,12 @@ impl Fleet for Sample {
         self.workers[i].in_flight.get()
     }
 
-    fn pending_tokens(&self, _: usize) -> u64 {
-        0
+    fn pending_tokens(&self, i: usize) -> u64 {
+        self.workers[i].pending_tokens.get()
+    }
+
+    fn cache_tokens(&self, i: usize) -> u64 {
+        self.workers[i].cache_tokens
     }
 
     fn served(&self, i: usize) -> u64 {

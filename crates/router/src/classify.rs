@@ -170,7 +170,7 @@ fn prefix_key(facts: &Facts<'_>, model: Option<&str>) -> Option<PrefixKey> {
     for apart in [facts.cache_salt, facts.lora].into_iter().flatten() {
         namespace = xxh3_64_with_seed(apart, namespace);
     }
-    let mut key = PrefixKey::new();
+    let mut key = PrefixKey::with_room_for(parts.len());
     let mut builder = key.builder(namespace);
     for part in parts.iter() {
         builder.push(part);

@@ -27,6 +27,8 @@ pub(crate) struct Forward<'a> {
     pub settings: &'a RouterSettings,
     pub metrics: &'a RouterMetrics,
     pub head: &'a Written<'a>,
+    /// When the request came, on the shard's clock.
+    pub now_ms: u64,
 }
 
 /// Why one attempt gave no answer.
@@ -42,7 +44,7 @@ enum AttemptError {
 impl Forward<'_> {
     /// Chooses workers until one takes the request.
     pub(crate) async fn to_any_of(&self, pool: &Pool, asked: &Asked) -> Result<Forwarded, Failure> {
-        let ask = Ask { prefix: asked.prefix.as_ref(), hash: asked.hash, now_ms: self.shard.now_ms() };
+        let ask = Ask { prefix: asked.prefix.as_ref(), tokens: None, hash: asked.hash, now_ms: self.now_ms };
         let mut tried = Tried::default();
         loop {
             let Some(selected) = pool.select(&ask, &tried) else {

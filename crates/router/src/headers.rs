@@ -1,6 +1,5 @@
 //! Which headers cross from one side to the other, and how a request's head is written to a worker.
 
-use bytes::Bytes;
 use forebay_workers::WorkerUrl;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -31,21 +30,10 @@ pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-forebay-worker"
 /// Takes out what the client's `Connection` header names, and what could steer an engine. Gives the names of the
 /// latter, in a form fit for a metric label.
 pub(crate) fn strip(headers: &mut HeaderMap, trusted: bool) -> Vec<&'static str> {
-    if headers.contains_key(header::CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(header::CONNECTION)
-            .iter()
-            .flat_map(|value| tokens(value.as_bytes()))
-            .filter(|token| {
-                !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close")
-            })
-            .filter_map(|token| HeaderName::from_bytes(token).ok())
-            .collect();
-        for name in named {
-            headers.remove(name);
-        }
+    if headers.keys().any(|name| *name == header::CONNECTION) {
+        strip_named(headers);
     }
-    if trusted {
+    if trusted || headers.keys().all(|name| label(name).is_none()) {
         return Vec::new();
     }
     let mut stripped = Vec::new();
@@ -56,6 +44,25 @@ pub(crate) fn strip(headers: &mut HeaderMap, trusted: bool) -> Vec<&'static str>
         stripped.extend(label(&name).into_iter().cycle().take(occurrences));
     }
     stripped
+}
+
+fn strip_named(headers: &mut HeaderMap) {
+    let stays =
+        |token: &&[u8]| !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close");
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(|value| tokens(value.as_bytes()).filter(stays))
+        .filter_map(|token| HeaderName::from_bytes(token).ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+}
+
+/// The first of these headers that is there. A walk over a request's few headers is cheaper than a lookup of each.
+pub(crate) fn first_of<'a>(names: &[HeaderName], headers: &'a HeaderMap) -> Option<&'a HeaderValue> {
+    names.iter().find_map(|wanted| headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value))
 }
 
 /// The label of a header that could steer an engine.
@@ -131,12 +138,19 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 /// Thirty-two hexadecimal digits, not handed out before.
 pub(crate) fn fresh_id(nonce: u64, count: u64) -> HeaderValue {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let number = u128::from(nonce) << 64 | u128::from(count);
-    let text: [u8; 32] = std::array::from_fn(|i| DIGITS[(number >> (124 - 4 * i)) as usize & 15]);
+    let mut text = [0; 32];
+    hex(nonce, &mut text[..16]);
+    hex(count, &mut text[16..]);
     // Hexadecimal digits are always a valid value.
-    HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&text))
-        .unwrap_or_else(|_| HeaderValue::from_static("-"))
+    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static("-"))
+}
+
+fn hex(number: u64, out: &mut [u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (pair, byte) in out.chunks_exact_mut(2).zip(number.to_be_bytes()) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
 }
 
 #[cfg(test)]

@@ -35,6 +35,6 @@ pub mod upstream;
 pub use metrics::RouterMetrics;
 pub use relay::ResponseBody;
 pub use route::{Class, Route};
-pub use router::Router;
+pub use router::{Begun, Router, Side};
 pub use settings::{HASH_SOURCES, RouterSettings, Secret, hash_source};
 pub use shard::Shard;

@@ -159,7 +159,7 @@ pub(crate) struct Record {
     route: Route,
     /// Of the request's pool, once that is known.
     series: Option<Arc<Series>>,
-    started: Instant,
+    pub(crate) started: Instant,
     /// When the last chunk of the body came.
     last_chunk: Option<Instant>,
     streamed: bool,

@@ -1,10 +1,11 @@
 //! The one table that says what a method and a path are, and nothing about how they are served.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use forebay_openai::{BodyShape, Dialect};
 use http::Method;
+use percent_encoding::percent_decode_str;
 
 use self::Class::{Admin, Control, Own, PickOne, Routable};
 
@@ -20,7 +21,10 @@ pub enum Class {
     /// Answered by the router itself.
     Own(Page),
     /// The admin API and `/metrics`, answered by whoever holds the registry and the writer.
-    Admin,
+    Admin {
+        /// Whether anybody may.
+        open: bool,
+    },
     /// Not to be had here.
     Refused(Refusal),
 }
@@ -156,18 +160,22 @@ const TABLE: &[(&str, &str, Class)] = &[
     (GET,  "/readiness",                  Own(Page::Ready)),
     (GET,  "/v1/models",                  Own(Page::Models)),
     (GET,  "/version",                    Own(Page::Version)),
-    (GET,  "/metrics",                    Admin),
-    (ANY,  "/workers",                    Admin),
-    (ANY,  "/workers/*",                  Admin),
-    (ANY,  "/admin/*",                    Admin),
+    (GET,  "/metrics",                    Admin { open: true }),
+    (ANY,  "/workers",                    Admin { open: false }),
+    (ANY,  "/workers/*",                  Admin { open: false }),
+    (ANY,  "/admin/*",                    Admin { open: false }),
 ];
 
 /// Below these a newer vLLM may have paths that this table does not know.
 const FORWARDED: [(&str, &str); 4] =
     [("/v1/", "/v1/*"), ("/v2/", "/v2/*"), ("/inference/", "/inference/*"), ("/cohere/", "/cohere/*")];
 
-static BY_PATH: LazyLock<HashMap<&'static str, usize>> =
-    LazyLock::new(|| TABLE.iter().enumerate().map(|(row, entry)| (entry.1, row)).collect());
+/// Rows in the order of their paths, for a binary search: cheaper than hashing a path.
+static BY_PATH: LazyLock<Vec<usize>> = LazyLock::new(|| {
+    let mut rows: Vec<usize> = (0..TABLE.len()).collect();
+    rows.sort_by_key(|row| TABLE[*row].1);
+    rows
+});
 
 /// Names of all templates, by [`Route::id`].
 pub fn templates() -> impl ExactSizeIterator<Item = &'static str> {
@@ -179,12 +187,20 @@ pub fn templates() -> impl ExactSizeIterator<Item = &'static str> {
 
 impl Route {
     /// The row for a request. With `forward_unknown`, what is unknown below vLLM's own prefixes goes to any worker.
+    ///
+    /// A path is looked up as a worker would read it, so that no spelling of it goes around the table.
     pub fn find(method: &Method, path: &str, forward_unknown: bool) -> Self {
-        let row = BY_PATH.get(path).copied().or_else(|| {
-            TABLE
-                .iter()
-                .position(|entry| entry.1.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix)))
-        });
+        match canonical(path) {
+            Some(read) => Self::look_up(method, &read, forward_unknown),
+            None => Self::new(Class::Refused(Refusal::NotFound), "other", TABLE.len() + FORWARDED.len()),
+        }
+    }
+
+    fn look_up(method: &Method, path: &str, forward_unknown: bool) -> Self {
+        let exact = BY_PATH.binary_search_by(|row| TABLE[*row].1.cmp(path)).ok().map(|at| BY_PATH[at]);
+        let below =
+            |entry: &(&str, &str, Class)| entry.1.strip_suffix('*').is_some_and(|it| path.starts_with(it));
+        let row = exact.or_else(|| TABLE.iter().position(below));
         let known = row.map(|row| (row, &TABLE[row]));
         if let Some((row, (methods, template, class))) = known
             && (methods.is_empty() || methods.split(", ").any(|allowed| method == allowed))
@@ -216,6 +232,15 @@ impl Route {
         }
         self
     }
+}
+
+/// The path with percent escapes taken out; `None` if it is no text, or has segments that a server on the way may
+/// drop or merge: nothing that vLLM serves does.
+fn canonical(path: &str) -> Option<Cow<'_, str>> {
+    let read =
+        if path.contains('%') { percent_decode_str(path).decode_utf8().ok()? } else { Cow::Borrowed(path) };
+    let odd = |segment: &str| matches!(segment, "" | "." | "..");
+    (!read.contains('\\') && !read.get(1..)?.split('/').any(odd)).then_some(read)
 }
 
 #[cfg(test)]
@@ -253,6 +278,22 @@ mod tests {
             if let Control(action) = class {
                 assert!(action.admin || *methods == GET, "{path}");
             }
+        }
+    }
+
+    #[test]
+    fn no_spelling_of_a_path_goes_around_the_table() {
+        for path in ["/v1/%6coad_lora_adapter", "/v1/load%5Flora_adapter", "/%72eset_prefix_cache"] {
+            assert!(matches!(find("POST", path).class, Control(_)), "{path}");
+        }
+        for path in [
+            "/v1/../sleep",
+            "/v1/%2e%2e/sleep",
+            "/v1//load_lora_adapter",
+            "/v1/load_lora_adapter/",
+            "/v1/%ff",
+        ] {
+            assert_eq!(find("POST", path).class, Class::Refused(Refusal::NotFound), "{path}");
         }
     }
 

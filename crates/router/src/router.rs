@@ -31,6 +31,36 @@ pub struct Router {
     pub(crate) metrics: Arc<RouterMetrics>,
 }
 
+/// Which listener a request came in by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Clients.
+    Data,
+    /// Operators: no request to a worker passes here.
+    Admin,
+}
+
+/// A request that has been taken note of.
+pub struct Begun {
+    route: Route,
+    /// Whether it has the right that its route asks for.
+    allowed: bool,
+    peer: SocketAddr,
+    record: Record,
+}
+
+impl Begun {
+    /// Whether the admin API has to answer it.
+    pub fn is_for_admin_api(&self) -> bool {
+        self.allowed && matches!(self.route.class, Class::Admin { .. })
+    }
+
+    /// It has been answered by somebody else.
+    pub fn answered(mut self, response: Response<ResponseBody>) -> Response<ResponseBody> {
+        self.record.answered(Ok(response), &self.route)
+    }
+}
+
 /// A request whose route is known.
 struct Call {
     peer: SocketAddr,
@@ -49,14 +79,21 @@ impl Router {
         Self { reader, writer, settings, metrics: Arc::new(metrics) }
     }
 
-    /// What a request is.
-    pub fn route<B>(&self, request: &Request<B>) -> Route {
-        Route::find(request.method(), request.uri().path(), self.settings.forward_unknown)
-    }
-
-    /// Whether a request has the admin right.
-    pub fn is_admin<B>(&self, peer: SocketAddr, request: &Request<B>) -> bool {
-        authority::is_admin(self.settings.admin_api_key.as_ref(), peer, request.uri(), request.headers())
+    /// Takes note of a request, so that it is counted even if its client leaves at once.
+    ///
+    /// The right to it is decided here, before anything is taken out: what the client's `Connection` header names
+    /// must not hide where the request comes from.
+    pub fn begin<B>(&self, side: Side, peer: SocketAddr, request: &Request<B>) -> Begun {
+        let mut route = Route::find(request.method(), request.uri().path(), self.settings.forward_unknown);
+        let to_workers = matches!(route.class, Class::Routable(_) | Class::PickOne | Class::Control(_));
+        if side == Side::Admin && to_workers {
+            route.class = Class::Refused(Refusal::NotFound);
+        }
+        let guarded = matches!(route.class, Class::Admin { open: false })
+            || matches!(route.class, Class::Control(action) if action.admin);
+        let key = self.settings.admin_api_key.as_ref();
+        let allowed = !guarded || authority::is_admin(key, peer, request.uri(), request.headers());
+        Begun { route, allowed, peer, record: Record::begin(&self.metrics, route) }
     }
 
     /// Serves a request: admit → classify → pick pool → select → forward → relay → outcome.
@@ -65,15 +102,11 @@ impl Router {
     pub async fn serve(
         self: &Arc<Self>,
         shard: &Arc<Shard>,
-        peer: SocketAddr,
-        route: Route,
+        begun: Begun,
         request: Request<Incoming>,
     ) -> Response<ResponseBody> {
-        // Before anything is taken out: what the client's `Connection` names must not hide where it comes from.
-        let is_admin =
-            matches!(route.class, Class::Control(action) if action.admin) && self.is_admin(peer, &request);
+        let Begun { route, allowed, peer, record } = begun;
         let (mut parts, body) = request.into_parts();
-        let record = Record::begin(&self.metrics, route);
         for label in headers::strip(&mut parts.headers, self.settings.trust_client_internals) {
             self.metrics.note_stripped(label);
         }
@@ -81,12 +114,12 @@ impl Router {
         let world = self.reader.world();
         let call = Call { peer, route, parts, world, made_id, record };
         let mut response = match route.class {
+            _ if !allowed => call.answered(Err(Failure::Forbidden)),
             Class::Routable(_) | Class::PickOne => self.forward(shard, call, body).await,
-            Class::Control(action) if action.admin && !is_admin => call.answered(Err(Failure::Forbidden)),
             Class::Control(action) => self.control(shard, call, body, action).await,
             Class::Own(page) => call.answered(Ok(own::answer(page, &self.reader.world()))),
             Class::Refused(Refusal::Method(allowed)) => call.answered(Err(Failure::Method(allowed))),
-            Class::Refused(Refusal::NotFound) | Class::Admin => call.answered(Err(Failure::NotFound)),
+            Class::Refused(Refusal::NotFound) | Class::Admin { .. } => call.answered(Err(Failure::NotFound)),
         };
         response.headers_mut().insert(REQUEST_ID, id);
         response
@@ -107,7 +140,9 @@ impl Router {
         let length = (!bodiless).then_some(asked.body.len());
         let head =
             Written { parts: &call.parts, made_id: call.made_id.as_ref(), length, authorization: None };
-        let forward = Forward { shard, settings: &self.settings, metrics: &self.metrics, head: &head };
+        let now_ms = shard.millis(call.record.started);
+        let forward =
+            Forward { shard, settings: &self.settings, metrics: &self.metrics, head: &head, now_ms };
         match forward.to_any_of(pool, &asked).await {
             Ok(forwarded) => call.relayed(forwarded),
             Err(failure) => call.answered(Err(failure)),
@@ -151,10 +186,10 @@ impl Router {
 
     /// The request's id, and whether workers have to be told it.
     fn identify(&self, shard: &Shard, parts: &Parts) -> (HeaderValue, Option<HeaderValue>) {
-        if let Some(id) = parts.headers.get(REQUEST_ID) {
+        if let Some(id) = headers::first_of(&[REQUEST_ID], &parts.headers) {
             return (id.clone(), None);
         }
-        let given = self.settings.request_id_headers.iter().find_map(|name| parts.headers.get(name));
+        let given = headers::first_of(&self.settings.request_id_headers, &parts.headers);
         let id = given.cloned().unwrap_or_else(|| shard.fresh_id());
         (id.clone(), Some(id))
     }

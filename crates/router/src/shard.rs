@@ -34,8 +34,8 @@ impl Shard {
         fresh_id(self.nonce, self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Milliseconds on a clock that only goes forward.
-    pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// A moment in milliseconds on a clock that only goes forward.
+    pub(crate) fn millis(&self, at: Instant) -> u64 {
+        u64::try_from(at.duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
     }
 }

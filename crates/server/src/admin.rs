@@ -62,10 +62,11 @@ struct ResetAnswer {
 
 /// Starts the next epoch. The body is optional, and its content type is not looked at: people reset with plain curl.
 async fn reset(State(admin): State<Arc<Admin>>, body: Bytes) -> Response {
-    let asked = if body.trim_ascii().is_empty() {
-        Ok(ResetRequest::default())
-    } else {
-        serde_json::from_slice(&body)
+    let asked = match body.trim_ascii() {
+        [] => Ok(ResetRequest::default()),
+        // serde would read an array as the members in order.
+        [b'{', ..] => serde_json::from_slice(&body).map_err(|error| error.to_string()),
+        _ => Err("it is no JSON object".to_owned()),
     };
     match asked {
         Ok(ResetRequest { seed }) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_discovery::probe::Probe;
 use forebay_discovery::{ProbeSettings, watch_all};
-use forebay_router::{Router, RouterMetrics, Shard};
+use forebay_router::{Router, RouterMetrics, Shard, Side};
 use forebay_workers::{Auditor, FleetCollector, Reader, World, Writer, registry};
 use prometheus::{IntCounter, Registry};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin};
 use crate::data::{self, DataThread, Stop};
-use crate::door::{Door, Side};
+use crate::door::Door;
+use crate::drain::Drain;
 use crate::settings::{Listen, Settings};
 use crate::startup::StartupError;
 
@@ -36,7 +37,7 @@ impl App {
     /// Binds both listeners and starts all threads. When this returns, sockets accept.
     pub fn start(settings: &Settings) -> Result<Self, StartupError> {
         let listener = listen("--port", settings.listen)?;
-        let admin_listener = listen("--prometheus-port", settings.admin)?;
+        let admin_listener = listen("--admin-port", settings.admin)?;
         let (address, admin_address) = (local(&listener)?, local(&admin_listener)?);
         let (reader, writer) = registry(settings.policy.clone(), settings.seed, settings.health.clone());
         let auditor = Arc::new(Auditor::default());
@@ -169,11 +170,16 @@ impl Control {
             let tasks = TaskTracker::new();
             watch_all(&self.probe, urls, &tasks);
             let door = Arc::new(self.door(Side::Admin, entropy()));
+            let drain = Arc::new(Drain::default());
             tokio::join!(
                 accept_data(listener, &threads, &self.stop.drain),
-                accept_admin(admin_listener, &door, &self.stop.drain, &tasks),
+                accept(admin_listener, &self.stop.drain, async |stream, peer| {
+                    let (door, drain) = (Arc::clone(&door), Arc::clone(&drain));
+                    tasks.spawn(async move { data::connection(stream, peer, &door, &drain).await });
+                }),
                 self.audit(),
             );
+            drain.begin();
             self.probe.stop.cancel();
             tasks.close();
             tokio::select! {
@@ -222,19 +228,6 @@ async fn accept_data(listener: TcpListener, threads: &Arc<Vec<DataThread>>, drai
         if let Some(thread) = threads.iter().min_by_key(|thread| thread.open()) {
             thread.take(stream, peer).await;
         }
-    };
-    accept(listener, drain, each).await;
-}
-
-async fn accept_admin(
-    listener: TcpListener,
-    door: &Arc<Door>,
-    drain: &CancellationToken,
-    tasks: &TaskTracker,
-) {
-    let each = async |stream, peer| {
-        let (door, drain) = (Arc::clone(door), drain.clone());
-        tasks.spawn(async move { data::connection(stream, peer, &door, &drain).await });
     };
     accept(listener, drain, each).await;
 }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::door::Door;
+use crate::drain::Drain;
 
 /// Bytes that hyper buffers for a connection in either direction. Bounds what a client costs that does not read, and
 /// the size of a request's head.
@@ -87,15 +88,14 @@ async fn serve(
 ) {
     let door = Arc::new(door);
     let tasks = TaskTracker::new();
-    // Children, so that connections of different threads do not meet in one lock.
-    let drain = stop.drain.child_token();
+    let drain = Arc::new(Drain::default());
     let mut every_second = tokio::time::interval(Duration::from_secs(1));
     loop {
         tokio::select! {
             accepted = incoming.recv() => match accepted {
                 Some((stream, peer)) => {
                     let counted = Counted(Arc::clone(&open));
-                    let (door, drain) = (Arc::clone(&door), drain.clone());
+                    let (door, drain) = (Arc::clone(&door), Arc::clone(&drain));
                     tasks.spawn(async move {
                         connection(stream, peer, &door, &drain).await;
                         drop(counted);
@@ -104,9 +104,10 @@ async fn serve(
                 None => break,
             },
             _ = every_second.tick() => door.shard.sweep(),
-            () = drain.cancelled() => break,
+            () = stop.drain.cancelled() => break,
         }
     }
+    drain.begin();
     tasks.close();
     tokio::select! {
         () = tasks.wait() => {}
@@ -124,31 +125,18 @@ impl Drop for Counted {
 }
 
 /// Serves a connection to its end. Its errors concern its client only, who has seen them.
-pub(crate) async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    door: &Arc<Door>,
-    drain: &CancellationToken,
-) {
+pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<Door>, drain: &Drain) {
     let Ok(stream) = adopt(stream) else { return };
     let service = service_fn(|request| {
-        let door = Arc::clone(door);
-        async move { Ok::<_, Infallible>(door.enter(peer, request).await) }
+        let entered = door.enter(peer, request);
+        async move { Ok::<_, Infallible>(entered.await) }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(stream), service);
-    let mut serving = pin!(serving);
-    let ended = tokio::select! {
-        biased;
-        ended = serving.as_mut() => ended,
-        () = drain.cancelled() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
+    let ended = drain.watch(pin!(serving), |serving| serving.graceful_shutdown()).await;
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "connection ended");
     }

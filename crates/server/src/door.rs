@@ -3,21 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use forebay_router::failure::Failure;
-use forebay_router::{Class, ResponseBody, Router, Shard};
+use forebay_router::{ResponseBody, Router, Shard, Side};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tower::ServiceExt;
-
-/// Which listener a connection came in by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// Clients.
-    Data,
-    /// Operators: no request to a worker passes here.
-    Admin,
-}
 
 /// What a connection needs to have its requests answered.
 pub(crate) struct Door {
@@ -28,22 +18,20 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Answers one request.
-    pub(crate) async fn enter(&self, peer: SocketAddr, request: Request<Incoming>) -> Response<ResponseBody> {
-        let mut route = self.router.route(&request);
-        match (route.class, self.side) {
-            (Class::Admin, _) => {
-                let open = request.uri().path() == "/metrics";
-                if open || self.router.is_admin(peer, &request) {
-                    return self.admin(request).await;
-                }
-                Failure::Forbidden.response(route.dialect)
+    /// Answers one request. It is taken note of at once, not when the future is first polled.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        peer: SocketAddr,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
+        let begun = self.router.begin(self.side, peer, &request);
+        let door = Arc::clone(self);
+        async move {
+            if begun.is_for_admin_api() {
+                let response = door.admin(request).await;
+                return begun.answered(response);
             }
-            (Class::Routable(_) | Class::PickOne | Class::Control(_), Side::Admin) => {
-                route.class = Class::Refused(forebay_router::route::Refusal::NotFound);
-                self.router.serve(&self.shard, peer, route, request).await
-            }
-            _ => self.router.serve(&self.shard, peer, route, request).await,
+            door.router.serve(&door.shard, begun, request).await
         }
     }
 

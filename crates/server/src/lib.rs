@@ -15,6 +15,7 @@ pub mod config;
 pub mod data;
 pub mod demo;
 pub mod door;
+mod drain;
 pub mod events;
 pub mod flags;
 pub mod given;

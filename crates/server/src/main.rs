@@ -7,6 +7,10 @@ use forebay::command::{self, Command};
 use forebay::startup::StartupError;
 use forebay::{events, log, run};
 
+/// Chosen by measurement: a request allocates some thirty small blocks and frees them on the same thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match execute() {
         Ok(()) => ExitCode::SUCCESS,

@@ -102,8 +102,8 @@ impl Shape {
     }
 }
 
-/// `stream` and `model` come before the prompt, so that a simulated worker need not search for them.
-fn request(prompt: Prompt, stream: Option<u32>, seed: u64) -> Vec<u8> {
+/// Head and body. `stream` and `model` come before the prompt, so that a simulated worker need not search for them.
+pub(crate) fn request(prompt: Prompt, stream: Option<u32>, seed: u64) -> Vec<u8> {
     let (streamed, tokens) = (stream.is_some(), stream.unwrap_or(WORDS));
     let (path, body) = match prompt {
         Prompt::Text(bytes) => (

@@ -1,7 +1,8 @@
 //! The yardstick: what forebay costs, next to what others cost, on one machine and in turns.
 //!
 //! Reading order: `case` (what is asked), `client` and `answer` (who asks and checks), `router` and `config` (who is in
-//! between), `process` (what that costs), `sample` (one run), `pairs` (runs in turns), `report` (tables).
+//! between), `process` (what that costs), `sample` (one run), `pairs` (runs in turns), `report` (tables). Apart from that
+//! `silent`, `startup`, `threads` and `steady` measure one thing each.
 
 mod answer;
 mod case;
@@ -13,6 +14,10 @@ mod process;
 mod report;
 mod router;
 mod sample;
+mod silent;
+mod startup;
+mod steady;
+mod threads;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,6 +56,9 @@ struct Cli {
     /// Where results go [default: RESULTS.md of this package; quick: nowhere]
     #[arg(long)]
     results: Option<PathBuf>,
+    /// Instead of all that: so many requests at 60 % of the peak, with clients that leave
+    #[arg(long, value_name = "REQUESTS")]
+    steady: Option<u64>,
 }
 
 fn main() -> ExitCode {
@@ -65,19 +73,25 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Failure> {
     let cli = Cli::parse();
-    stay_off_the_routers_core()?;
+    prepare_own_process()?;
     let places = places(&cli)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::at("runtime"))?;
     let result = runtime.block_on(async {
+        let work = async {
+            match cli.steady {
+                Some(requests) => steady::run(requests, &places).await,
+                None => measure(&cli, &places).await,
+            }
+        };
         tokio::select! {
             // Leaving the block drops the routers, which ends them.
             ended = interrupted() => ended,
-            done = measure(&cli, &places) => done,
+            done = work => done,
         }
     });
     // Logs of routers are worth keeping only if something went wrong.
-    if result.is_ok() {
+    if matches!(result, Ok(()) | Err(Failure::Interrupted)) {
         let _ = fs::remove_dir_all(&places.scratch);
     }
     result
@@ -93,15 +107,20 @@ async fn interrupted() -> Result<(), Failure> {
     Err(Failure::Interrupted)
 }
 
-/// Clients and workers share core 0 with the rest of the machine.
-fn stay_off_the_routers_core() -> Result<(), Failure> {
+/// Clients and workers share core 0 with the rest of the machine, and have files enough for 1,000 streams.
+fn prepare_own_process() -> Result<(), Failure> {
     let pid = std::process::id().to_string();
-    let output = Command::new("taskset").args(["-a", "-c", "-p", "0", &pid]).output();
-    let output = output.map_err(Failure::at("taskset"))?;
-    if output.status.success() {
-        return Ok(());
+    let steps =
+        [("taskset", ["-a", "-c", "-p", "0", &pid]), ("prlimit", ["--nofile=8192:", "", "", "-p", &pid])];
+    for (program, arguments) in steps {
+        let arguments = arguments.iter().filter(|argument| !argument.is_empty());
+        let output = Command::new(program).args(arguments).output().map_err(Failure::at(program))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Failure::Refused(format!("{program}: {said}")));
+        }
     }
-    Err(Failure::Refused(format!("taskset: {}", String::from_utf8_lossy(&output.stderr))))
+    Ok(())
 }
 
 fn places(cli: &Cli) -> Result<Places, Failure> {
@@ -126,9 +145,12 @@ async fn measure(cli: &Cli, places: &Places) -> Result<(), Failure> {
     let mut text = header(places, effort);
     print!("{text}");
     for case in cases {
-        let part = match case.shape() {
-            Some(shape) => closed_loop(&shape, peers, places, effort).await,
-            None => String::new(),
+        let part = match (case, case.shape()) {
+            (Case::IdleStreams, _) => idle_streams(peers, places).await,
+            (Case::Startup, _) => startups(places, effort).await,
+            (Case::Threads, _) => report::threads(&threads::measure(places, effort).await),
+            (_, Some(shape)) => closed_loop(&shape, peers, places, effort).await,
+            (_, None) => String::new(),
         };
         print!("{part}");
         text += &part;
@@ -148,14 +170,17 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 fn header(places: &Places, effort: Effort) -> String {
     let date = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
     let date = date.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    // Says how much to trust the figures: it should be near 0.
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let versions: Vec<_> = Router::value_variants()
         .iter()
         .map(|router| format!("{} {}", router.name(), router.version(places)))
         .collect();
     format!(
-        "# What forebay costs\n\n{}, 2 cores {}. {}.\nMedians of {} pairs of runs of {:.0} s; router on one core, clients and 4 instant workers on the other.\n\n",
+        "# What forebay costs\n\n{}, 2 cores {}, load average before {}. {}.\nMedians of {} pairs of runs of {:.0} s; router on one core, clients and 4 instant workers on the other.\n\n",
         date.unwrap_or_default(),
         std::env::consts::ARCH.replace('_', "-"),
+        load.split(' ').next().unwrap_or_default(),
         versions.join(", "),
         effort.pairs,
         effort.length.as_secs_f64(),
@@ -175,4 +200,24 @@ async fn closed_loop(shape: &Shape, peers: &[Router], places: &Places, effort: E
         }
     }
     report::case(shape.title, &all, &refused)
+}
+
+async fn idle_streams(peers: &[Router], places: &Places) -> String {
+    let mut all = Vec::new();
+    for router in [Router::Forebay].iter().chain(peers).filter(|router| router.program(places).is_some()) {
+        eprintln!("idle streams: {}", router.name());
+        all.push((router.name(), silent::measure(*router, places).await));
+    }
+    report::idle_streams(&all)
+}
+
+async fn startups(places: &Places, effort: Effort) -> String {
+    let mut starts = Vec::new();
+    for _ in 0..effort.pairs.max(5) {
+        match startup::measure(places).await {
+            Ok(start) => starts.push(start),
+            Err(why) => return format!("## Start\n\nNot measured: {why}.\n\n"),
+        }
+    }
+    report::startup(&starts)
 }

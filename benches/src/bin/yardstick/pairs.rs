@@ -113,7 +113,7 @@ async fn side(
     let mut plan = site.plan(running.addr, shape.clients);
     plan.expected = Some(match router {
         Router::Forebay | Router::Haproxy | Router::Nginx => expected,
-        Router::VllmRouter | Router::Smg | Router::SglangRouter => sample::calibrate(&plan, shape).await?,
+        Router::Vllm | Router::Smg | Router::Sglang => sample::calibrate(&plan, shape).await?,
     });
     let fresh = running.process.resident();
     Ok(Side { plan, running: Some(running), fresh })
@@ -144,5 +144,32 @@ impl Compared {
             pairs.map(|(forebay, peer)| forebay.cpu.as_secs_f64() / peer.cpu.as_secs_f64()).collect();
         ratios.sort_by(f64::total_cmp);
         Ok(ratios)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(micros: u64, errors: u64) -> Sample {
+        Sample { cpu: Duration::from_micros(micros), errors, ..Sample::default() }
+    }
+
+    fn compared(forebay: Vec<Sample>, peers: Vec<Sample>) -> Compared {
+        let peer = Router::Haproxy;
+        Compared { peer, direct: Vec::new(), forebay, peers, fresh: [0, 0], altered: false }
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_pair() {
+        let compared = compared(vec![sample(20, 0), sample(30, 0)], vec![sample(10, 0), sample(30, 0)]);
+        assert_eq!(compared.ratios().unwrap(), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_run_with_errors_gives_no_ratio() {
+        assert!(compared(vec![sample(20, 1)], vec![sample(10, 0)]).ratios().is_err());
+        assert!(compared(vec![sample(20, 0)], vec![sample(10, 1)]).ratios().is_err());
+        assert!(compared(vec![sample(20, 0)], vec![sample(0, 0)]).ratios().is_err());
     }
 }

@@ -3,8 +3,12 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::failure::Failure;
 use crate::pairs::Compared;
 use crate::sample::Sample;
+use crate::silent::Held;
+use crate::startup::Start;
+use crate::threads::Threads;
 
 /// The table of one closed-loop case.
 pub(crate) fn case(title: &str, all: &[Compared], refused: &[String]) -> String {
@@ -50,6 +54,69 @@ fn row(name: &str, samples: &[Sample], direct: &[Sample], fresh: u64, ratio: &st
         // Memory grows over the runs: the last reading is the one that counts.
         megabytes(samples.last().map_or(0, |sample| sample.resident)),
     )
+}
+
+/// The table of the idle streams.
+pub(crate) fn idle_streams(all: &[(&str, Result<Held, Failure>)]) -> String {
+    let mut text = String::from(
+        "## 1,000 streams that wait for their second token\n\n| router | RSS MB before | with them | KiB per stream |\n|---|---|---|---|\n",
+    );
+    for (name, held) in all {
+        let _ = match held {
+            Ok(held) => writeln!(
+                text,
+                "| {name} | {:.1} | {:.1} | {:.1} |",
+                megabytes(held.before),
+                megabytes(held.with_streams),
+                held.per_stream() / 1024.0
+            ),
+            Err(why) => writeln!(text, "| {name} | | | not measured: {why} |"),
+        };
+    }
+    text + "\n"
+}
+
+pub(crate) fn startup(starts: &[Start]) -> String {
+    let of =
+        |field: fn(&Start) -> Duration| median(starts.iter().map(|start| field(start).as_secs_f64() * 1e3));
+    format!(
+        "## Start\n\nFrom the first answer of a worker to the `ready` line: {:.1} ms; from the start of the process: {:.1} ms (medians of {}).\n\n",
+        of(|start| start.since_answer),
+        of(|start| start.since_spawn),
+        starts.len()
+    )
+}
+
+pub(crate) fn threads(threads: &Result<Threads, Failure>) -> String {
+    let threads = match threads {
+        Ok(threads) => threads,
+        Err(why) => return format!("## Threads\n\nNot measured: {why}.\n\n"),
+    };
+    let mut text = format!(
+        "## Two threads against one, 2 KiB prompt, {:.0} requests/s offered\n\n| threads | requests/s | p50 µs | CPU µs/request | sleeps/request | futex calls/request | errors |\n|---|---|---|---|---|---|---|\n",
+        threads.offered
+    );
+    for (count, (samples, futexes)) in (1..).zip(threads.samples.iter().zip(threads.futexes)) {
+        let errors: u64 = samples.iter().map(|sample| sample.errors).sum();
+        let _ = writeln!(
+            text,
+            "| {count} | {:.0} | {:.0} | {:.1} | {:.2} | {} | {errors} |",
+            median(samples.iter().map(|sample| sample.rate)),
+            micros(samples, |sample| sample.p50),
+            micros(samples, |sample| sample.cpu),
+            median(samples.iter().map(|sample| sample.sleeps)),
+            futexes.map_or_else(|| "not traced".to_owned(), |calls| format!("{calls:.3}")),
+        );
+    }
+    let [one, two] = &threads.samples;
+    let pairs = one.iter().zip(two);
+    let mut ratios: Vec<_> = pairs.map(|(one, two)| two.cpu.as_secs_f64() / one.cpu.as_secs_f64()).collect();
+    ratios.sort_by(f64::total_cmp);
+    let ratio = match threads.samples.iter().flatten().map(|sample| sample.errors).sum::<u64>() {
+        0 => spread(&ratios),
+        errors => format!("none: {errors} errors"),
+    };
+    text + &format!("\nCPU with two ÷ with one: {ratio}.\n\n")
 }
 
 /// Median, and the extremes behind it.

@@ -17,14 +17,19 @@ use crate::process::Process;
 /// Longest wait for a router that was started.
 const STARTUP: Duration = Duration::from_secs(60);
 
+/// Client errors in a row of 50 ms each after which a router is taken at its word.
+const REFUSALS: u32 = 60;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Router {
     Forebay,
     Haproxy,
     Nginx,
-    VllmRouter,
+    #[value(name = "vllm-router")]
+    Vllm,
     Smg,
-    SglangRouter,
+    #[value(name = "sglang-router")]
+    Sglang,
 }
 
 /// What a router is started with.
@@ -62,9 +67,9 @@ impl Router {
             Self::Forebay => "forebay",
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
-            Self::VllmRouter => "vllm-router",
+            Self::Vllm => "vllm-router",
             Self::Smg => "smg",
-            Self::SglangRouter => "sglang-router",
+            Self::Sglang => "sglang-router",
         }
     }
 
@@ -74,9 +79,9 @@ impl Router {
             Self::Forebay => places.forebay.clone(),
             Self::Haproxy => PathBuf::from("/usr/sbin/haproxy"),
             Self::Nginx => PathBuf::from("/usr/sbin/nginx"),
-            Self::VllmRouter => places.peers.join("vllm-router/bin/vllm-router"),
+            Self::Vllm => places.peers.join("vllm-router/bin/vllm-router"),
             Self::Smg => places.peers.join("smg/bin/smg"),
-            Self::SglangRouter => places.peers.join("sglang-router/bin/python"),
+            Self::Sglang => places.peers.join("sglang-router/bin/python"),
         };
         path.exists().then_some(path)
     }
@@ -89,7 +94,7 @@ impl Router {
         let package = match self {
             Self::Forebay => return first_number(Command::new(program).arg("--version")),
             Self::Haproxy | Self::Nginx => return first_number(Command::new(program).arg("-v")),
-            Self::VllmRouter | Self::Smg | Self::SglangRouter => self.name(),
+            Self::Vllm | Self::Smg | Self::Sglang => self.name(),
         };
         let code = format!("import importlib.metadata as m; print(m.version('{package}'))");
         first_number(Command::new(program.with_file_name("python")).arg("-c").arg(code))
@@ -115,9 +120,9 @@ impl Router {
                 });
             }
             Self::Forebay => format!("--threads {} --log-level warn", launch.threads),
-            Self::VllmRouter => "--log-level warning".to_owned(),
+            Self::Vllm => "--log-level warning".to_owned(),
             Self::Smg => "launch --log-level warn".to_owned(),
-            Self::SglangRouter => "-m sglang_router.launch_router --log-level warn".to_owned(),
+            Self::Sglang => "-m sglang_router.launch_router --log-level warn".to_owned(),
         };
         let common =
             format!("{front} --host 127.0.0.1 --port {port} --prometheus-port {admin} --policy cache_aware");
@@ -128,9 +133,15 @@ impl Router {
     pub(crate) async fn start(self, launch: &Launch<'_>, request: &[u8]) -> Result<Running, Failure> {
         let mut running = self.spawn(launch)?;
         let begin = Instant::now();
+        let mut refusals = 0;
         loop {
-            match client::ask(running.addr, request).await {
-                Ok(answer) if answer.status == 200 => return Ok(running),
+            match client::ask(running.addr, request).await.map(|answer| answer.status) {
+                Ok(200) => return Ok(running),
+                // It may say so until it knows its workers, but not for long.
+                Ok(status @ 400..500) if refusals > REFUSALS => {
+                    return Err(Failure::Refused(format!("answers with {status}")));
+                }
+                Ok(400..500) => refusals += 1,
                 Ok(_) | Err(_) => {}
             }
             if let Ok(Some(status)) = running.child.try_wait() {

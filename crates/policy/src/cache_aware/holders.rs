@@ -60,7 +60,7 @@ impl Liveness {
         if self.forgotten.len() <= at {
             self.forgotten.resize(at + 1, 0);
         }
-        self.forgotten[at] = tick;
+        self.forgotten[at] = self.forgotten[at].max(tick);
     }
 
     /// Bytes on the heap.
@@ -96,7 +96,7 @@ impl Holders {
 
     /// The holders that count, in slot order.
     pub(super) fn live<'a>(&'a self, liveness: &'a Liveness) -> impl Iterator<Item = Slot> + 'a {
-        self.as_slice().iter().filter(|&&stamp| liveness.is_live(stamp)).map(|stamp| stamp.slot())
+        self.live_stamps(liveness).map(Stamp::slot)
     }
 
     pub(super) fn is_dead(&self, liveness: &Liveness) -> bool {
@@ -109,10 +109,13 @@ impl Holders {
         found.is_ok_and(|at| liveness.is_live(stamps[at]))
     }
 
-    /// Makes the stamp's slot a holder, or renews it.
-    pub(super) fn mark(&mut self, stamp: Stamp, liveness: &Liveness) {
+    /// Makes the stamp's slot a holder, or renews it. Gives the tick of its last use before, if that counts.
+    pub(super) fn mark(&mut self, stamp: Stamp, liveness: &Liveness) -> Option<u64> {
+        let mut old = None;
         match self {
-            Self::One(only) if only.slot() == stamp.slot() || !liveness.is_live(*only) => *only = stamp,
+            Self::One(only) if only.slot() == stamp.slot() || !liveness.is_live(*only) => {
+                old = Some(std::mem::replace(only, stamp));
+            }
             Self::One(only) => {
                 let mut both = Vec::with_capacity(4);
                 both.extend([*only, stamp]);
@@ -124,11 +127,17 @@ impl Holders {
                     stamps.retain(|&stamp| liveness.is_live(stamp));
                 }
                 match stamps.binary_search_by_key(&stamp.slot(), |stamp| stamp.slot()) {
-                    Ok(at) => stamps[at] = stamp,
+                    Ok(at) => old = Some(std::mem::replace(&mut stamps[at], stamp)),
                     Err(at) => stamps.insert(at, stamp),
                 }
             }
         }
+        old.filter(|&old| liveness.is_live(old)).map(Stamp::tick)
+    }
+
+    /// The stamps that count.
+    pub(super) fn live_stamps<'a>(&'a self, liveness: &'a Liveness) -> impl Iterator<Item = Stamp> + 'a {
+        self.as_slice().iter().copied().filter(|&stamp| liveness.is_live(stamp))
     }
 
     /// Drops stamps that do not count; the last one stays, dead or not.

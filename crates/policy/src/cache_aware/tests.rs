@@ -33,7 +33,8 @@ impl Setup {
         builder.push(text);
         builder.finish();
         self.draws += 1;
-        let ask = Ask { prefix: Some(&key), hash: None, now_ms: 0 };
+        let tokens = Some(text.len() as u64 / 4);
+        let ask = Ask { prefix: Some(&key), tokens, hash: None, now_ms: 0 };
         self.policy.pick(&ask, &self.fleet, &mut Draw::new(42, self.draws))
     }
 
@@ -47,7 +48,7 @@ fn a_prompt_returns_to_its_holder_although_others_are_less_loaded() {
     let mut setup = Setup::new(4);
     let text = [b'a'; 1000];
     let first = setup.send(&text);
-    assert_eq!((first.reason, first.matched, first.key_len), (Reason::MissLeastLoaded, 0, 1000));
+    assert_eq!((first.reason, first.matched, first.key_len), (Reason::MissLeastCost, 0, 1000));
     for _ in 0..20 {
         let again = setup.send(&text);
         assert_eq!((again.index, again.reason, again.matched), (first.index, Reason::PrefixHit, 1000));
@@ -56,7 +57,7 @@ fn a_prompt_returns_to_its_holder_although_others_are_less_loaded() {
 
 #[test]
 fn a_share_of_exactly_the_threshold_is_a_miss_and_one_block_more_a_hit() {
-    for (blocks, reason) in [(5, Reason::MissLeastLoaded), (6, Reason::PrefixHit)] {
+    for (blocks, reason) in [(5, Reason::MissLeastCost), (6, Reason::PrefixHit)] {
         let settings = CacheAwareSettings { cache_threshold: 0.5, ..CacheAwareSettings::default() };
         let mut setup = Setup::with(2, &settings);
         let mut text = vec![b'a'; 640];
@@ -159,7 +160,7 @@ fn prompts_of_a_holder_that_is_not_eligible_are_spread_not_herded() {
     }
     for i in 0..40_u8 {
         let pick = setup.send(&[i; 300]);
-        assert_eq!(pick.reason, Reason::MissLeastLoaded);
+        assert_eq!(pick.reason, Reason::MissLeastCost);
         homes[pick.index] += 1;
     }
     assert_eq!(homes, [0, 10, 10, 10, 10]);
@@ -173,7 +174,7 @@ fn a_forgotten_worker_holds_nothing_until_it_serves_again() {
     setup.policy.forget(Slot(holder as u32));
     setup.load(holder, 1);
     let pick = setup.choose(&text).unwrap();
-    assert_eq!((pick.index, pick.reason), (1 - holder, Reason::MissLeastLoaded));
+    assert_eq!((pick.index, pick.reason), (1 - holder, Reason::MissLeastCost));
 }
 
 #[test]
@@ -196,9 +197,9 @@ fn without_a_prompt_the_least_loaded_is_chosen() {
     setup.load(1, 1);
     setup.load(2, 2);
     let pick = setup.policy.pick(&Ask::default(), &setup.fleet, &mut Draw::new(0, 0)).unwrap();
-    assert_eq!(pick, Pick::plain(1, Reason::MissLeastLoaded));
+    assert_eq!(pick, Pick::plain(1, Reason::MissLeastCost));
     let empty = setup.choose(b"").unwrap();
-    assert_eq!(empty, Pick::plain(1, Reason::MissLeastLoaded));
+    assert_eq!(empty, Pick::plain(1, Reason::MissLeastCost));
 }
 
 #[test]

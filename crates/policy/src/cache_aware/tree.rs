@@ -4,6 +4,7 @@
 use super::ageing::Ageing;
 use super::arena::{Arena, NONE, Node, run_bytes};
 use super::holders::{Holders, LAST_TICK, Liveness, SLOTS, Stamp};
+use super::holdings::Holdings;
 use super::index::Index;
 use super::recency::Recency;
 use crate::fleet::Slot;
@@ -23,6 +24,7 @@ pub(super) struct Tree {
     index: Index,
     recency: Recency,
     liveness: Liveness,
+    holdings: Holdings,
     ageing: Ageing,
     /// Where the last descent went.
     path: Vec<Step>,
@@ -69,6 +71,7 @@ impl Tree {
             index: Index::new(),
             recency: Recency::new(),
             liveness: Liveness::default(),
+            holdings: Holdings::default(),
             ageing: Ageing::new(period_secs),
             path: Vec::new(),
             tick: 0,
@@ -85,6 +88,7 @@ impl Tree {
         self.index = Index::new();
         self.recency = Recency::new();
         self.liveness = Liveness::default();
+        self.holdings = Holdings::default();
         self.path = Vec::new();
         (self.tick, self.heap, self.slots, self.cleaner) = (0, 0, 0, None);
         self.ageing.restart();
@@ -96,6 +100,7 @@ impl Tree {
             + self.arena.bytes()
             + self.index.bytes()
             + self.liveness.heap_bytes()
+            + self.holdings.heap_bytes()
             + self.path.capacity() * size_of::<Step>()
             + self.heap
     }
@@ -105,6 +110,7 @@ impl Tree {
         self.path.clear();
         if let Some(horizon) = self.ageing.access(now_ms, self.tick) {
             self.liveness.age(horizon);
+            self.holdings.age(horizon);
             self.cleaner = Some(0);
         }
         self.clean(CLEAN_PER_ACCESS);
@@ -153,8 +159,9 @@ impl Tree {
             .map_or(0, |step| step.blocks as usize)
     }
 
-    /// Makes `slot` a holder of `key`, which must be the key of the last descent, as far as there is room.
-    pub(super) fn record(&mut self, key: &[u64], slot: Slot) {
+    /// Makes `slot` a holder of `key`, which must be the key of the last descent, as far as there is room. A worker
+    /// that can hold no more than `capacity` blocks drops what it has not used for longest.
+    pub(super) fn record(&mut self, key: &[u64], slot: Slot, capacity: Option<u64>) {
         if slot.0 >= SLOTS {
             return;
         }
@@ -164,13 +171,24 @@ impl Tree {
         self.tick += 1;
         self.slots = self.slots.max(slot.0 + 1);
         let stamp = Stamp::new(slot, self.tick);
+        let capacity = capacity.filter(|_| self.counts(slot));
         if self.split_end() {
             self.mark_path(stamp);
             self.append_rest(key, stamp);
         } else {
             self.mark_path(stamp);
         }
+        if let Some(floor) = capacity.and_then(|capacity| self.holdings.trim(slot, capacity)) {
+            // Nothing has to be cleaned up for it: what is oldest here goes first anyway.
+            self.liveness.forget(slot, floor);
+        }
         self.enforce_bound();
+    }
+
+    /// Whether there is room to count what `slot` holds.
+    fn counts(&mut self, slot: Slot) -> bool {
+        let most = self.bound / 8;
+        Liveness::heap_bytes_with(slot) <= most && self.holdings.count(slot, most)
     }
 
     /// What `slot` holds is gone. Its entries stop counting now and are cleaned up bit by bit.
@@ -183,6 +201,7 @@ impl Tree {
         }
         self.path.clear();
         self.liveness.forget(slot, self.tick);
+        self.holdings.forget(slot);
         self.cleaner = Some(0);
         self.enforce_bound();
     }
@@ -237,10 +256,11 @@ impl Tree {
     /// Makes the stamp's slot a holder of every node of the path.
     fn mark_path(&mut self, stamp: Stamp) {
         for step in &self.path {
-            let holders = &mut self.arena.get_mut(step.node).holders;
-            self.heap -= holders.heap_bytes();
-            holders.mark(stamp, &self.liveness);
-            self.heap += holders.heap_bytes();
+            let node = self.arena.get_mut(step.node);
+            self.heap -= node.holders.heap_bytes();
+            let old = node.holders.mark(stamp, &self.liveness);
+            self.heap += node.holders.heap_bytes();
+            self.holdings.used(stamp.slot(), old, stamp.tick(), node.run.len());
         }
     }
 
@@ -257,6 +277,7 @@ impl Tree {
         }
         let node = Node::new(rest.into(), Holders::One(stamp), parent);
         self.heap += node.heap_bytes();
+        self.holdings.used(stamp.slot(), None, stamp.tick(), node.run.len());
         let id = self.arena.insert(node);
         self.index.insert(id, &self.arena);
         self.recency.touch(id, &mut self.arena);
@@ -343,6 +364,9 @@ impl Tree {
         let node = self.arena.get(id);
         let (first, parent) = (node.first, node.parent);
         self.heap -= node.heap_bytes();
+        for stamp in node.holders.live_stamps(&self.liveness) {
+            self.holdings.lost(stamp.slot(), stamp.tick(), node.run.len());
+        }
         self.index.remove(first, id);
         self.recency.unlist(id, &mut self.arena);
         self.arena.remove(id);

@@ -86,7 +86,7 @@ fn parse_one<const N: usize>(wire: &[u8], method: &Method) -> Result<Option<Head
         && !(framing.chunked && framing.length.is_some());
     // One copy of the head, shared by all values.
     let bytes = Bytes::copy_from_slice(&wire[..length]);
-    let mut headers = HeaderMap::with_capacity(response.headers.len() + 2);
+    let mut headers = HeaderMap::with_capacity(response.headers.len() + 1);
     for field in response.headers.iter().filter(|field| !framing.drops(field.name)) {
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Malformed)?;
         let value = bytes.slice_ref(rebase(&bytes, wire, field.value));

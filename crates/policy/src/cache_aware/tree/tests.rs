@@ -39,7 +39,7 @@ fn matches(tree: &mut Tree, blocks: &[u8], now_ms: u64) -> BTreeMap<u32, usize> 
 fn insert(tree: &mut Tree, blocks: &[u8], slot: u32, now_ms: u64) {
     let key = chain(blocks);
     tree.descend(&key, now_ms);
-    tree.record(&key, Slot(slot));
+    tree.record(&key, Slot(slot), None);
 }
 
 /// Every prefix of every prompt, and for each holder the number of its last use.
@@ -177,7 +177,7 @@ fn replay(
             Action::Insert(prompt, slot) => {
                 model.access(now_ms);
                 compare(&matches(&mut tree, prompt, now_ms), &model.matches(prompt))?;
-                tree.record(&chain(prompt), Slot(*slot));
+                tree.record(&chain(prompt), Slot(*slot), None);
                 model.insert(prompt, *slot);
             }
             Action::Match(prompt) => {
@@ -232,7 +232,7 @@ proptest! {
         for (i, (key, slot)) in keys.into_iter().enumerate() {
             tree.descend(&key, 0);
             prop_assert!(tree.levels().all(|level| level.blocks <= key.len()));
-            tree.record(&key, Slot(slot));
+            tree.record(&key, Slot(slot), None);
             if i % 50 == 49 {
                 tree.forget(Slot(slot));
             }
@@ -298,7 +298,7 @@ fn the_longest_unused_go_first_and_one_huge_prompt_does_not_sweep_the_tree() {
     };
     let record = |tree: &mut Tree, key: &[u64]| {
         tree.descend(key, 0);
-        tree.record(key, Slot(0));
+        tree.record(key, Slot(0), None);
     };
     for i in 0..10_000 {
         record(&mut tree, &prompt(i));
@@ -336,7 +336,7 @@ fn a_prompt_of_half_the_room_replaces_another_one() {
         let key: Vec<u64> =
             (0..60_000_u64).map(|i| ((i << 8) | namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
         tree.descend(&key, 0);
-        tree.record(&key, Slot(0));
+        tree.record(&key, Slot(0), None);
         tree.descend(&key, 0);
         assert!(tree.blocks_held_by(Slot(0)) > 55_000, "{namespace}");
         check(&tree);
@@ -408,7 +408,7 @@ fn short_and_long_prompts_cost_less_than_forty_bytes_a_block() {
             let key: Vec<u64> =
                 (0..blocks as u64).map(|i| (prompt << 20 | i).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
             tree.descend(&key, 0);
-            tree.record(&key, Slot(0));
+            tree.record(&key, Slot(0), None);
         }
         let each = tree.resident_bytes() / (4999 * blocks);
         assert!(each <= limit, "{blocks} blocks: {each} bytes each");
