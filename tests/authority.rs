@@ -92,7 +92,7 @@ mod tests {
             for keyed in [false, true] {
                 let site = site_with(|settings| {
                     if keyed {
-                        with_key(settings)
+                        with_key(settings);
                     }
                 })
                 .await;

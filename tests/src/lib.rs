@@ -9,7 +9,6 @@
 //! at until it is right.
 
 #![expect(
-    clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     reason = "everything here runs inside a test, where a panic is the report"

@@ -2,7 +2,7 @@
 
 /// Small stable number of a worker `(url, dp_rank)`, given in registration order and kept when the worker
 /// leaves and returns. Policies keep arrays indexed by it, so numbers should stay dense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u32);
 
 /// The candidates of one choice. Implementors are cheap to ask (atomics, slices); nothing is cached across

@@ -53,6 +53,9 @@ pub(crate) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes,
         let Ok(data) = frame.map_err(|_| Failure::BodyCut)?.into_data() else {
             continue;
         };
+        if first.len() + rest.len() + data.len() > limit {
+            return Err(Failure::BodyTooLarge { limit });
+        }
         if first.is_empty() && rest.is_empty() {
             first = data;
             continue;

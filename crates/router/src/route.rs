@@ -190,6 +190,9 @@ impl Route {
     ///
     /// A path is looked up as a worker would read it, so that no spelling of it goes around the table.
     pub fn find(method: &Method, path: &str, forward_unknown: bool) -> Self {
+        if let Some(row) = row_of(path) {
+            return Self::known(row, method, path, forward_unknown);
+        }
         match canonical(path) {
             Some(read) => Self::look_up(method, &read, forward_unknown),
             None => Self::new(Class::Refused(Refusal::NotFound), "other", TABLE.len() + FORWARDED.len()),
@@ -197,25 +200,33 @@ impl Route {
     }
 
     fn look_up(method: &Method, path: &str, forward_unknown: bool) -> Self {
-        let exact = BY_PATH.binary_search_by(|row| TABLE[*row].1.cmp(path)).ok().map(|at| BY_PATH[at]);
         let below =
             |entry: &(&str, &str, Class)| entry.1.strip_suffix('*').is_some_and(|it| path.starts_with(it));
-        let row = exact.or_else(|| TABLE.iter().position(below));
-        let known = row.map(|row| (row, &TABLE[row]));
-        if let Some((row, (methods, template, class))) = known
-            && (methods.is_empty() || methods.split(", ").any(|allowed| method == allowed))
+        match row_of(path).or_else(|| TABLE.iter().position(below)) {
+            Some(row) => Self::known(row, method, path, forward_unknown),
+            None => Self::unknown(path, forward_unknown).unwrap_or_else(|| {
+                Self::new(Class::Refused(Refusal::NotFound), "other", TABLE.len() + FORWARDED.len())
+                    .for_path(path)
+            }),
+        }
+    }
+
+    fn known(row: usize, method: &Method, path: &str, forward_unknown: bool) -> Self {
+        let (methods, template, class) = TABLE[row];
+        if methods == method.as_str()
+            || methods.is_empty()
+            || methods.split(", ").any(|allowed| method == allowed)
         {
-            return Self::new(*class, template, row);
+            return Self::new(class, template, row);
         }
-        let unknown = FORWARDED.iter().position(|(prefix, _)| path.starts_with(prefix));
-        match (unknown, known) {
-            (Some(at), _) if forward_unknown => Self::new(PickOne, FORWARDED[at].1, TABLE.len() + at),
-            (_, Some((row, (methods, template, _)))) => {
-                Self::new(Class::Refused(Refusal::Method(methods)), template, row)
-            }
-            (_, None) => Self::new(Class::Refused(Refusal::NotFound), "other", TABLE.len() + FORWARDED.len()),
-        }
-        .for_path(path)
+        let refused = || Self::new(Class::Refused(Refusal::Method(methods)), template, row);
+        Self::unknown(path, forward_unknown).unwrap_or_else(refused)
+    }
+
+    /// What a newer vLLM may know.
+    fn unknown(path: &str, forward_unknown: bool) -> Option<Self> {
+        let at = FORWARDED.iter().position(|(prefix, _)| forward_unknown && path.starts_with(prefix))?;
+        Some(Self::new(PickOne, FORWARDED[at].1, TABLE.len() + at).for_path(path))
     }
 
     fn new(class: Class, template: &'static str, id: usize) -> Self {
@@ -232,6 +243,11 @@ impl Route {
         }
         self
     }
+}
+
+/// The row of exactly this path.
+fn row_of(path: &str) -> Option<usize> {
+    BY_PATH.binary_search_by(|row| TABLE[*row].1.cmp(path)).ok().map(|at| BY_PATH[at])
 }
 
 /// The path with percent escapes taken out; `None` if it is no text, or has segments that a server on the way may

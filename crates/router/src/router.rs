@@ -116,7 +116,8 @@ impl Router {
         let mut response = match route.class {
             _ if !allowed => call.answered(Err(Failure::Forbidden)),
             Class::Routable(_) | Class::PickOne => self.forward(shard, call, body).await,
-            Class::Control(action) => self.control(shard, call, body, action).await,
+            // Boxed, since it is rare and would make every request's future larger.
+            Class::Control(action) => Box::pin(self.control(shard, call, body, action)).await,
             Class::Own(page) => call.answered(Ok(own::answer(page, &self.reader.world()))),
             Class::Refused(Refusal::Method(allowed)) => call.answered(Err(Failure::Method(allowed))),
             Class::Refused(Refusal::NotFound) | Class::Admin { .. } => call.answered(Err(Failure::NotFound)),

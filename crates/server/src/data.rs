@@ -1,7 +1,6 @@
 //! Data threads: each has a runtime, connections and idle upstream connections of its own, so that a request never
 //! leaves the thread on which its client connected.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::pin::pin;
@@ -127,10 +126,7 @@ impl Drop for Counted {
 /// Serves a connection to its end. Its errors concern its client only, who has seen them.
 pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<Door>, drain: &Drain) {
     let Ok(stream) = adopt(stream) else { return };
-    let service = service_fn(|request| {
-        let entered = door.enter(peer, request);
-        async move { Ok::<_, Infallible>(entered.await) }
-    });
+    let service = service_fn(|request| door.enter(peer, request));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)

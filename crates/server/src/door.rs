@@ -1,5 +1,6 @@
 //! Where requests come in: decides between the admin API and the request path, for either listener.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -18,20 +19,21 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Answers one request. It is taken note of at once, not when the future is first polled.
+    /// Answers one request. It is taken note of at once, not when the future is first polled. Nothing wraps the
+    /// future: hyper moves it once for each request, so its size counts.
     pub(crate) fn enter(
         self: &Arc<Self>,
         peer: SocketAddr,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
         let begun = self.router.begin(self.side, peer, &request);
         let door = Arc::clone(self);
         async move {
             if begun.is_for_admin_api() {
                 let response = door.admin(request).await;
-                return begun.answered(response);
+                return Ok(begun.answered(response));
             }
-            door.router.serve(&door.shard, begun, request).await
+            Ok(door.router.serve(&door.shard, begun, request).await)
         }
     }
 

@@ -30,16 +30,20 @@ struct Arguments {
     /// Leave the policy to find out by itself how much a worker's cache holds: it takes it for unlimited.
     #[arg(long)]
     unknown_capacity: bool,
+    /// Gate of cache_aware: share of the prompt that must be held.
+    #[arg(long, default_value_t = 0.3)]
+    cache_threshold: f64,
     /// Only workloads whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
 }
 
-const WORKLOADS: [(&str, Shape, Mishap); 11] = [
+const WORKLOADS: [(&str, Shape, Mishap); 12] = [
     ("chat 128:8 (fits)", Shape::Chat { sessions: 128, systems: 8 }, Mishap::None),
     ("chat 512:32 (twice too big)", Shape::Chat { sessions: 512, systems: 32 }, Mishap::None),
     ("groups of 8", Shape::Groups { of: 8 }, Mishap::None),
     ("agents, one 16 KiB prefix", Shape::Agents { prefix: 16384 }, Mishap::None),
+    ("agents, one 1 KiB prefix", Shape::Agents { prefix: 1024 }, Mishap::None),
     ("one hot session", Shape::Hot, Mishap::None),
     ("uniform random", Shape::Uniform, Mishap::None),
     ("one lost, one added", Shape::Chat { sessions: 128, systems: 8 }, Mishap::OneLostOneAdded),
@@ -66,6 +70,7 @@ fn main() {
                     requests: arguments.requests,
                     mishap,
                     tell_capacity: !arguments.unknown_capacity,
+                    cache_threshold: arguments.cache_threshold,
                     seed: arguments.seed,
                 };
                 (policy, virtual_time::run(&plan, Workload::new(shape, arguments.seed)).figures())

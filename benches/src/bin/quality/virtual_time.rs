@@ -41,6 +41,7 @@ pub(crate) struct Plan {
     pub(crate) mishap: Mishap,
     /// Whether the policy is told how much a worker's cache holds.
     pub(crate) tell_capacity: bool,
+    pub(crate) cache_threshold: f64,
     pub(crate) seed: u64,
 }
 
@@ -142,7 +143,8 @@ struct Run<'a> {
 
 /// Runs to the end.
 pub(crate) fn run(plan: &Plan, workload: Workload) -> Tally {
-    let settings = PolicySettings { kind: plan.policy, ..PolicySettings::default() };
+    let mut settings = PolicySettings { kind: plan.policy, ..PolicySettings::default() };
+    settings.cache.cache_threshold = plan.cache_threshold;
     let capacity = if plan.tell_capacity { (ENGINE.blocks * ENGINE.block_tokens) as u64 } else { 0 };
     let mut workers = Workers { list: Vec::new(), cache_tokens: capacity, generation: 0 };
     (0..plan.workers).for_each(|_| workers.add());

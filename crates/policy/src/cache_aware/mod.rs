@@ -1,27 +1,28 @@
 //! The worker on which a prompt costs the fleet least, in tokens of prefill. This file is the rule; what is known of
 //! prefixes is in `tree` and can serve another rule as well.
 //!
-//! `cost = pending + 2 · uncached + 8 · running`, least wins. Why this is right:
+//! `cost = pending + 4 · uncached + 8 · running`, least wins. Why this is right:
 //! 1. An engine prefills one prompt after the other, so a request waits for the uncached tokens ahead of it and then
 //!    for its own: `pending + uncached` is its time to the first token, in tokens.
-//! 2. Its own tokens also delay everybody who comes while it is being prefilled, and push as many cached tokens out.
-//!    What is ahead delays nobody twice. So own work counts twice and work ahead once: each choice takes
-//!    account of what it costs others, and a queue is not answered by computing the same prefix everywhere.
-//! 3. Affinity follows by itself: a holder is left only when its queue is longer than twice what the prefix saves, and
-//!    then the newcomer holds it too. A prefix gets as many holders as its traffic is worth, and no more.
+//! 2. Its own tokens also delay everybody behind it and push as many cached tokens out, which somebody has to compute
+//!    again; what is ahead does so whatever is chosen. Hence own work weighs more than a queue (4 did best of 1 to 8).
+//! 3. So affinity needs no rule: a holder is left when its queue is longer than what the prefix saves is worth.
 //! 4. A burst of equal prompts follows the first one: what that one computes is pending once and uncached for no other.
-//! 5. Load is counted in the unit of its cause, so a long prompt weighs more than ten short ones, and it is counted the
-//!    moment the choice is made. Running requests share the engine with prefill a little: a small term each.
+//! 5. Counting each request alone, a prefix that everybody asks for would never be worth computing twice. So the excess of
+//!    its holders' queues over the fleet's mean is summed up (a CUSUM, fading); when it is worth twice the price, the
+//!    request goes to the cheapest who does not hold it, who then does: as many holders as the traffic is worth.
+//! 6. All loads are in the unit of their cause and seen by the next choice; running requests take a little each.
 //!
 //! A match at or below `cache_threshold` counts as none, and nobody beyond both balance thresholds is chosen.
 //!
 //! In reading order: `holders` (who holds a run), `arena` (nodes and their weight), `index` (first hash to node),
 //! `recency` (who goes first), `ageing` (time to ticks), `holdings` (what a worker of known capacity has dropped),
-//! `tree` (all of them together), `cheapest` (comparing offers).
+//! `tree` (all of them together), `cheapest` (comparing offers), `crowding` (prefixes that need more holders).
 
 mod ageing;
 mod arena;
 mod cheapest;
+mod crowding;
 mod holders;
 mod holdings;
 mod index;
@@ -34,10 +35,11 @@ use crate::fleet::{Fleet, Slot, find_slot};
 use crate::key::PrefixKey;
 use crate::settings::CacheAwareSettings;
 use cheapest::{Cheapest, Offer};
+use crowding::{Crowding, Match};
 use tree::{Level, Tree};
 
 /// What a token of own work counts, against a token that is ahead.
-const OWN: u64 = 2;
+const OWN: u64 = 4;
 
 /// Tokens of prefill that one running request counts as.
 const RUNNING: u64 = 8;
@@ -49,12 +51,15 @@ const NO_PROMPT: &PrefixKey = &PrefixKey::new();
 pub(crate) struct CacheAware {
     settings: CacheAwareSettings,
     tree: Tree,
+    crowding: Crowding,
 }
 
 impl CacheAware {
     pub(crate) fn new(settings: &CacheAwareSettings) -> Self {
-        let bound = usize::try_from(settings.max_tree_size).unwrap_or(usize::MAX);
-        Self { settings: settings.clone(), tree: Tree::new(bound, settings.eviction_interval_secs) }
+        let crowding = Crowding::new();
+        let bound = usize::try_from(settings.max_tree_size).unwrap_or(usize::MAX) - crowding.heap_bytes();
+        let tree = Tree::new(bound, settings.eviction_interval_secs);
+        Self { settings: settings.clone(), tree, crowding }
     }
 
     /// The cheapest candidate, which becomes a holder. `ask.tokens` must be given.
@@ -66,12 +71,13 @@ impl CacheAware {
         if round.eligible > 1 {
             round.offer_holders(&self.tree);
         }
-        let (index, reason) = round.end(&self.tree)?;
+        let (index, reason) = round.end(&self.tree, &mut self.crowding)?;
         let slot = fleet.slot(index);
         let held = self.tree.blocks_held_by(slot);
         if !key.is_empty() {
             self.tree.record(key.blocks(), slot, prompt.blocks(fleet.cache_tokens(index)));
         }
+        self.crowding.given(slot, prompt.uncached(held));
         Some(Pick {
             index,
             reason,
@@ -87,7 +93,7 @@ impl CacheAware {
     }
 
     pub(crate) fn resident_bytes(&self) -> u64 {
-        self.tree.resident_bytes() as u64
+        (self.tree.resident_bytes() + self.crowding.heap_bytes()) as u64
     }
 }
 
@@ -123,8 +129,11 @@ struct Round<'a, F> {
     eligible: usize,
     /// Fewest requests in flight.
     lowest: u32,
-    /// Least cost of what is there already.
+    /// Least cost of what is there already, and the sum of them.
     least: u64,
+    sum: u64,
+    /// Who is cheapest to somebody who is held nowhere.
+    elsewhere: usize,
     cheapest: Cheapest,
     /// Whether an eligible worker holds enough of the prompt.
     is_held: bool,
@@ -138,16 +147,27 @@ impl<'a, F: Fleet> Round<'a, F> {
         fleet: &'a F,
         draw: &'a mut Draw,
     ) -> Option<Self> {
-        let (eligible, lowest, least, cheapest) = (0, u32::MAX, u64::MAX, Cheapest::default());
-        let mut round =
-            Self { settings, prompt, fleet, draw, eligible, lowest, least, cheapest, is_held: false };
+        let mut round = Self {
+            settings,
+            prompt,
+            fleet,
+            draw,
+            eligible: 0,
+            lowest: u32::MAX,
+            least: u64::MAX,
+            sum: 0,
+            elsewhere: 0,
+            cheapest: Cheapest::default(),
+            is_held: false,
+        };
         let own = OWN * prompt.uncached(0);
         for index in (0..fleet.len()).filter(|&i| fleet.eligible(i)) {
             let (running, there) = round.there(index);
             round.eligible += 1;
             round.lowest = round.lowest.min(running);
             round.least = round.least.min(there);
-            let offer = Offer { index, cost: there + own, held: 0 };
+            round.sum = round.sum.saturating_add(there);
+            let offer = Offer { index, cost: there.saturating_add(own), held: 0 };
             round.cheapest.offer(fleet, offer, round.draw);
         }
         let best = round.cheapest.get()?;
@@ -157,11 +177,12 @@ impl<'a, F: Fleet> Round<'a, F> {
             for index in (0..fleet.len()).filter(|&i| fleet.eligible(i)) {
                 let (running, there) = round.there(index);
                 if !round.is_too_busy(running) {
-                    let offer = Offer { index, cost: there + own, held: 0 };
+                    let offer = Offer { index, cost: there.saturating_add(own), held: 0 };
                     round.cheapest.offer(fleet, offer, round.draw);
                 }
             }
         }
+        round.elsewhere = round.cheapest.get()?.index;
         Some(round)
     }
 
@@ -205,18 +226,38 @@ impl<'a, F: Fleet> Round<'a, F> {
     }
 
     /// Who it is, and why.
-    fn end(self, tree: &Tree) -> Option<(usize, Reason)> {
+    fn end(self, tree: &Tree, crowding: &mut Crowding) -> Option<(usize, Reason)> {
         let index = self.cheapest.get()?.index;
-        let reason = if self.eligible == 1 {
-            Reason::OnlyCandidate
-        } else if self.is_enough(tree.blocks_held_by(self.fleet.slot(index))) {
-            Reason::PrefixHit
+        let held = tree.blocks_held_by(self.fleet.slot(index));
+        Some(if self.eligible == 1 {
+            (index, Reason::OnlyCandidate)
+        } else if self.is_enough(held) {
+            match self.spreads(index, held, crowding) {
+                true => (self.elsewhere, Reason::SpillLoad),
+                false => (index, Reason::PrefixHit),
+            }
         } else if self.is_held || self.is_held_by_anybody(tree) {
-            Reason::SpillLoad
+            (index, Reason::SpillLoad)
         } else {
-            Reason::MissLeastCost
+            (index, Reason::MissLeastCost)
+        })
+    }
+
+    /// Whether the prefix that `holder` has should have one more holder: the one who is cheapest elsewhere.
+    fn spreads(&self, holder: usize, held: usize, crowding: &mut Crowding) -> bool {
+        let Some(&prefix) = held.checked_sub(1).and_then(|last| self.prompt.key.blocks().get(last)) else {
+            return false;
         };
-        Some((index, reason))
+        let (there, elsewhere) = (self.there(holder).1, self.there(self.elsewhere).1);
+        let price = self.prompt.uncached(0) - self.prompt.uncached(held);
+        let (slot, workers) = (self.fleet.slot(holder), self.eligible);
+        let found = Match { prefix, holder: slot, there, mean: self.sum / workers as u64, price, workers };
+        let pending = |slot| find_slot(self.fleet, slot, 0).map_or(0, |i| self.fleet.pending_tokens(i));
+        let crowded = crowding.is_crowded(&found, pending) && elsewhere < there;
+        if crowded {
+            crowding.spread(prefix, self.fleet.slot(self.elsewhere), price);
+        }
+        crowded
     }
 
     /// Looks at the holders that were too expensive to be offered.

@@ -38,6 +38,10 @@ impl Setup {
         self.policy.pick(&ask, &self.fleet, &mut Draw::new(42, self.draws))
     }
 
+    fn pend(&self, index: usize, tokens: u64) {
+        self.fleet.workers[index].pending_tokens.set(tokens);
+    }
+
     fn load(&self, index: usize, in_flight: u32) {
         self.fleet.workers[index].in_flight.set(in_flight);
     }
@@ -46,13 +50,88 @@ impl Setup {
 #[test]
 fn a_prompt_returns_to_its_holder_although_others_are_less_loaded() {
     let mut setup = Setup::new(4);
-    let text = [b'a'; 1000];
+    let text = [b'a'; 4000];
     let first = setup.send(&text);
-    assert_eq!((first.reason, first.matched, first.key_len), (Reason::MissLeastCost, 0, 1000));
+    assert_eq!((first.reason, first.matched, first.key_len), (Reason::MissLeastCost, 0, 4000));
+    assert_eq!((first.prompt_tokens, first.uncached_tokens), (1000, 1000));
     for _ in 0..20 {
         let again = setup.send(&text);
-        assert_eq!((again.index, again.reason, again.matched), (first.index, Reason::PrefixHit, 1000));
+        assert_eq!((again.index, again.reason, again.matched), (first.index, Reason::PrefixHit, 4000));
+        assert_eq!((again.prompt_tokens, again.uncached_tokens), (1000, 1));
     }
+}
+
+#[test]
+fn a_burst_of_equal_prompts_follows_the_first_while_that_one_is_computed() {
+    let mut setup = Setup::new(4);
+    let text = [b'a'; 4000];
+    let first = setup.send(&text);
+    setup.pend(first.index, first.uncached_tokens);
+    for _ in 0..30 {
+        assert_eq!(setup.send(&text).index, first.index);
+    }
+}
+
+#[test]
+fn a_holder_is_left_when_its_queue_is_longer_than_the_prefix_is_worth() {
+    for (pending, reason) in [(3900, Reason::PrefixHit), (4100, Reason::SpillLoad)] {
+        let mut setup = Setup::new(2);
+        let text = [b'a'; 4000];
+        let holder = setup.choose(&text).unwrap().index;
+        setup.pend(holder, pending);
+        let pick = setup.choose(&text).unwrap();
+        assert_eq!(pick.reason, reason, "{pending}");
+        assert_eq!(pick.index == holder, reason == Reason::PrefixHit);
+    }
+}
+
+#[test]
+fn a_prefix_whose_holder_always_has_a_queue_gets_another_holder_and_both_are_used() {
+    let mut setup = Setup::new(4);
+    let mut text = [b'a'; 17_000];
+    let holder = setup.choose(&text[..16_000]).unwrap().index;
+    let mut homes = [0; 4];
+    for tail in 0..60 {
+        text[16_000..].fill(tail);
+        // Far less than the prefix is worth, but always.
+        setup.pend(holder, 1000);
+        homes[setup.choose(&text).unwrap().index] += 1;
+    }
+    assert!(homes[holder] > 5 && homes.iter().filter(|&&count| count > 5).count() >= 2, "{homes:?}");
+}
+
+#[test]
+fn on_a_tie_a_match_that_is_too_short_to_count_wins() {
+    let mut setup = Setup::new(4);
+    let mut text = vec![b'a'; 6400];
+    setup.load(0, 1);
+    let holder = setup.choose(&text[..640]).unwrap().index;
+    setup.load(0, 0);
+    for tail in 1..9 {
+        text[640..].fill(tail);
+        let pick = setup.choose(&text).unwrap();
+        assert_eq!((pick.index, pick.reason, pick.matched), (holder, Reason::MissLeastCost, 640));
+        assert_eq!(pick.uncached_tokens, 1440);
+    }
+}
+
+#[test]
+fn what_a_worker_of_known_capacity_must_have_dropped_attracts_nobody() {
+    let mut setup = Setup::new(2);
+    for worker in &mut setup.fleet.workers {
+        worker.cache_tokens = 10_000;
+    }
+    setup.fleet.workers[1].eligible = false;
+    for prompt in 0..40 {
+        setup.choose(&[prompt; 4000]).unwrap();
+    }
+    setup.fleet.workers[1].eligible = true;
+    setup.load(0, 1);
+    let held: Vec<u8> = (0..40)
+        .rev()
+        .take_while(|&prompt| setup.choose(&[prompt; 4000]).unwrap().reason == Reason::PrefixHit)
+        .collect();
+    assert!((9..=10).contains(&held.len()), "{held:?}");
 }
 
 #[test]

@@ -119,25 +119,40 @@ impl Chunked {
     fn decode(&mut self, input: &[u8], out: &mut BytesMut) -> Result<usize, FramingError> {
         let mut at = 0;
         while at < input.len() && self.state != State::End {
-            if self.state == State::Data {
-                let rest = &input[at..];
-                let take = usize::try_from(self.size).map_or(rest.len(), |size| size.min(rest.len()));
-                out.extend_from_slice(&rest[..take]);
-                self.size -= take as u64;
-                at += take;
-                if self.size == 0 {
-                    self.state = State::DataCr;
-                }
-            } else {
-                self.step(input[at])?;
-                at += 1;
-            }
+            at += match self.state {
+                State::Data => self.data(&input[at..], out),
+                State::Size if self.line == 0 => match size_line(&input[at..]) {
+                    Some((size, length)) => {
+                        self.size = size;
+                        self.state = self.sized();
+                        length
+                    }
+                    None => self.step(input[at])?,
+                },
+                _ => self.step(input[at])?,
+            };
         }
         Ok(at)
     }
 
+    /// Chunk data, and the line end behind it if that came too.
+    fn data(&mut self, input: &[u8], out: &mut BytesMut) -> usize {
+        let take = usize::try_from(self.size).map_or(input.len(), |size| size.min(input.len()));
+        out.extend_from_slice(&input[..take]);
+        self.size -= take as u64;
+        if self.size > 0 {
+            return take;
+        }
+        if input[take..].starts_with(b"\r\n") {
+            self.state = State::Size;
+            return take + 2;
+        }
+        self.state = State::DataCr;
+        take
+    }
+
     /// One byte outside of chunk data. A bare line feed ends a line as well as CR LF does.
-    fn step(&mut self, byte: u8) -> Result<(), FramingError> {
+    fn step(&mut self, byte: u8) -> Result<usize, FramingError> {
         self.state = match (self.state, byte) {
             (State::Size, b'\r') if self.line > 0 => State::SizeEnd,
             (State::Size | State::SizeEnd, b'\n') if self.line > 0 => self.sized(),
@@ -155,7 +170,7 @@ impl Chunked {
             (State::SizeEnd | State::LastLf, _) => return Err(FramingError::ChunkSize),
             (State::Data | State::End, _) => self.state,
         };
-        Ok(())
+        Ok(1)
     }
 
     fn digit(&mut self, byte: u8) -> Result<State, FramingError> {
@@ -177,6 +192,19 @@ impl Chunked {
         self.line = 0;
         if self.size == 0 { State::TrailerStart } else { State::Data }
     }
+}
+
+/// A size line as nearly all workers write it, whole and without extension: its size and its length.
+fn size_line(input: &[u8]) -> Option<(u64, usize)> {
+    let mut size = 0;
+    for (at, byte) in input.iter().enumerate().take(17) {
+        match (char::from(*byte).to_digit(16), at) {
+            (Some(digit), 0..16) => size = size << 4 | u64::from(digit),
+            (None, 1..) if input[at..].starts_with(b"\r\n") => return Some((size, at + 2)),
+            _ => return None,
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -1,0 +1,166 @@
+//! Which prefixes draw more work than their holders can take, told from queues that stay longer than the fleet's. It
+//! watches the prefixes where matches end and chooses nobody.
+
+use crate::fleet::Slot;
+
+/// Prefixes that are watched at once. Two that want the same place take turns, which delays what is told of them.
+const PLACES: usize = 1024;
+
+/// Choices after which an excess is forgotten, for each worker: about what one worker is given while it drops little
+/// of what it holds.
+const MEMORY: u64 = 16;
+
+/// Excess that a prefix is worth computing elsewhere for, against the price of that.
+const PATIENCE: u64 = 2;
+
+/// Slots from here on are not watched.
+const SLOTS: usize = 1 << 16;
+
+/// Sums of how much longer holders' queues were than the mean, for each prefix.
+#[derive(Debug)]
+pub(super) struct Crowding {
+    places: Box<[Place]>,
+    choices: u64,
+    /// Tokens of work that each slot was ever given. Less what is pending there it is what the worker has done.
+    given: Vec<u64>,
+}
+
+/// One prefix that is watched.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    prefix: u64,
+    excess: u64,
+    /// Number of the choice that last looked here.
+    choice: u64,
+    /// The holder that may be computing the prefix still, and the work that it has done once it has.
+    slot: Slot,
+    done: u64,
+}
+
+/// A match that was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Match {
+    /// Hash where it ends.
+    pub(super) prefix: u64,
+    /// The holder it would go to.
+    pub(super) holder: Slot,
+    /// Cost of what is at that holder already, and its mean over the fleet.
+    pub(super) there: u64,
+    pub(super) mean: u64,
+    /// Tokens it takes to compute the prefix elsewhere.
+    pub(super) price: u64,
+    /// Eligible workers.
+    pub(super) workers: usize,
+}
+
+impl Crowding {
+    pub(super) fn new() -> Self {
+        Self { places: vec![Place::default(); PLACES].into(), choices: 0, given: Vec::new() }
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.places) + self.given.capacity() * size_of::<u64>()
+    }
+
+    /// A choice was made: `slot` has so many more tokens to compute.
+    pub(super) fn given(&mut self, slot: Slot, tokens: u64) {
+        self.choices += 1;
+        let at = slot.0 as usize;
+        if at < SLOTS {
+            if self.given.len() <= at {
+                self.given.resize(at + 1, 0);
+            }
+            self.given[at] += tokens;
+        }
+    }
+
+    /// Whether the prefix should have one more holder. `pending` tells what a slot has yet to compute.
+    pub(super) fn is_crowded(&mut self, found: &Match, pending: impl Fn(Slot) -> u64) -> bool {
+        let place = &mut self.places[found.prefix as usize % PLACES];
+        if place.prefix != found.prefix {
+            let done = self.given.get(found.holder.0 as usize).copied().unwrap_or(0);
+            *place =
+                Place { prefix: found.prefix, excess: 0, choice: self.choices, slot: found.holder, done };
+        }
+        let memory = MEMORY * found.workers as u64;
+        let gone = (self.choices - place.choice).min(memory);
+        place.excess -= (u128::from(place.excess) * u128::from(gone) / u128::from(memory.max(1))) as u64;
+        place.choice = self.choices;
+        // Who waits for the prefix itself would wait as long for it elsewhere.
+        let given = self.given.get(place.slot.0 as usize).copied().unwrap_or(u64::MAX);
+        if given.saturating_sub(pending(place.slot)) >= place.done {
+            place.excess = (place.excess + found.there).saturating_sub(found.mean);
+        }
+        place.excess > PATIENCE * found.price
+    }
+
+    /// The prefix will be computed at `slot` too.
+    pub(super) fn spread(&mut self, prefix: u64, slot: Slot, price: u64) {
+        let place = &mut self.places[prefix as usize % PLACES];
+        let given = self.given.get(slot.0 as usize).copied().unwrap_or(0);
+        *place = Place { prefix, excess: 0, choice: self.choices, slot, done: given + price };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOLDER: Slot = Slot(1);
+
+    fn found(there: u64, mean: u64) -> Match {
+        Match { prefix: 77, holder: HOLDER, there, mean, price: 1000, workers: 4 }
+    }
+
+    /// Looks at the same match so many times in a row; gives when it was crowded first.
+    fn looks(crowding: &mut Crowding, found: &Match, pending: u64, times: usize) -> Option<usize> {
+        (0..times).find(|_| {
+            let crowded = crowding.is_crowded(found, |_| pending);
+            crowding.given(HOLDER, 0);
+            crowded
+        })
+    }
+
+    #[test]
+    fn a_queue_that_stays_longer_than_the_mean_is_a_crowd() {
+        let mut crowding = Crowding::new();
+        assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 20), Some(4));
+        crowding.spread(77, Slot(2), 1000);
+        assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 4), None);
+    }
+
+    #[test]
+    fn queues_that_go_up_and_down_around_the_mean_are_none() {
+        let mut crowding = Crowding::new();
+        for _ in 0..1000 {
+            assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 1), None);
+            assert_eq!(looks(&mut crowding, &found(400, 1000), 0, 1), None);
+        }
+    }
+
+    #[test]
+    fn waiting_for_the_prefix_itself_is_no_crowd() {
+        let mut crowding = Crowding::new();
+        crowding.given(HOLDER, 1000);
+        assert_eq!(looks(&mut crowding, &found(1000, 250), 1000, 50), None);
+        // Once it is computed, waiting counts.
+        assert!(looks(&mut crowding, &found(1000, 250), 0, 50).is_some());
+    }
+
+    #[test]
+    fn a_prefix_that_is_seldom_asked_for_is_none() {
+        let mut crowding = Crowding::new();
+        for _ in 0..200 {
+            assert_eq!(looks(&mut crowding, &found(1900, 1000), 0, 1), None);
+            (0..60).for_each(|_| crowding.given(Slot(0), 10));
+        }
+    }
+
+    #[test]
+    fn a_wild_slot_takes_no_memory() {
+        let mut crowding = Crowding::new();
+        crowding.given(Slot(u32::MAX), 10);
+        assert_eq!(crowding.heap_bytes(), Crowding::new().heap_bytes());
+    }
+}
