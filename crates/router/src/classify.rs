@@ -36,6 +36,8 @@ pub(crate) struct Asked {
     pub is_object: bool,
     /// Key of its prompt, for policies that know prefixes.
     pub prefix: Option<PrefixKey>,
+    /// Whether a worker must not get it twice, since each time would leave something behind.
+    pub once_only: bool,
     /// Key of its session, for consistent hashing.
     pub hash: Option<HashKey>,
 }
@@ -116,7 +118,14 @@ impl Classifier<'_> {
                 .flatten();
             let hash =
                 (self.policy == PolicyKind::ConsistentHash).then(|| self.hash_key(&facts, body)).flatten();
-            Ok(Asked { body: self.without_internals(body, &facts), model, is_object: true, prefix, hash })
+            Ok(Asked {
+                body: self.without_internals(body, &facts),
+                model,
+                is_object: true,
+                once_only: shape == BodyShape::Responses && (facts.store == Some(true) || facts.background),
+                prefix,
+                hash,
+            })
         })
     }
 

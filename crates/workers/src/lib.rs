@@ -4,6 +4,7 @@
 //! - [`url`]: how a worker is addressed.
 //! - [`worker`]: one worker, its state and its counters.
 //! - [`guard`]: the load of one leg, which comes down by drop and in no other way.
+//! - [`breaker`]: verdicts on answers in, may it be chosen out.
 //! - [`health`]: probe results in, state out.
 //! - [`served`]: what a worker says it serves.
 //! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
@@ -15,6 +16,7 @@
 //! does it elsewhere.
 
 pub mod audit;
+pub mod breaker;
 pub mod collector;
 pub mod guard;
 pub mod health;
@@ -25,6 +27,7 @@ pub mod worker;
 pub mod world;
 
 pub use audit::Auditor;
+pub use breaker::{BreakerSettings, BreakerState};
 pub use collector::FleetCollector;
 pub use guard::Guard;
 pub use health::HealthSettings;
