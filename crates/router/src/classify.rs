@@ -36,6 +36,10 @@ pub(crate) struct Asked {
     pub is_object: bool,
     /// Key of its prompt, for policies that know prefixes.
     pub prefix: Option<PrefixKey>,
+    /// Tokens of its prompt, if it came as ids.
+    pub tokens: Option<u64>,
+    /// Whether it wants its answer as a stream.
+    pub streamed: bool,
     /// Key of its session, for consistent hashing.
     pub hash: Option<HashKey>,
 }
@@ -116,7 +120,15 @@ impl Classifier<'_> {
                 .flatten();
             let hash =
                 (self.policy == PolicyKind::ConsistentHash).then(|| self.hash_key(&facts, body)).flatten();
-            Ok(Asked { body: self.without_internals(body, &facts), model, is_object: true, prefix, hash })
+            Ok(Asked {
+                body: self.without_internals(body, &facts),
+                model,
+                is_object: true,
+                tokens: prefix.as_ref().and_then(|_| id_count(&facts)),
+                streamed: facts.stream,
+                prefix,
+                hash,
+            })
         })
     }
 
@@ -159,6 +171,14 @@ impl Classifier<'_> {
         };
         let trusted = self.settings.trust_forwarded.then(forwarded).flatten().filter(|ip| !ip.is_empty());
         trusted.unwrap_or_else(|| self.peer.ip().to_canonical().to_string())
+    }
+}
+
+/// Tokens of a prompt of ids.
+fn id_count(facts: &Facts<'_>) -> Option<u64> {
+    match &facts.prompt {
+        Prompt::Ids(parts) => Some(parts.id_count() as u64),
+        Prompt::None | Prompt::Text(_) => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use forebay_policy::Ask;
+use forebay_policy::{Ask, Choice, Policy};
 use forebay_workers::{Guard, Pool, Tried, Worker};
 use http::Method;
 
@@ -19,6 +19,16 @@ use crate::upstream::{Answer, Conn, ExchangeError};
 pub(crate) struct Forwarded {
     pub answer: Answer,
     pub guard: Guard,
+    /// What was chosen, unless the request named its worker.
+    pub chosen: Option<Chosen>,
+}
+
+/// A choice, and whose it was.
+pub(crate) struct Chosen {
+    pub choice: Choice,
+    pub policy: Arc<Policy>,
+    /// Whether the prompt was text, not ids.
+    pub is_text: bool,
 }
 
 /// What forwarding needs beside the request itself.
@@ -44,16 +54,25 @@ enum AttemptError {
 impl Forward<'_> {
     /// Chooses workers until one takes the request.
     pub(crate) async fn to_any_of(&self, pool: &Pool, asked: &Asked) -> Result<Forwarded, Failure> {
-        let ask = Ask { prefix: asked.prefix.as_ref(), tokens: None, hash: asked.hash, now_ms: self.now_ms };
+        let ask = Ask {
+            prefix: asked.prefix.as_ref(),
+            tokens: asked.tokens,
+            streamed: asked.streamed,
+            hash: asked.hash,
+            now_ms: self.now_ms,
+        };
         let mut tried = Tried::default();
         loop {
             let Some(selected) = pool.select(&ask, &tried) else {
                 return Err(exhausted(pool, &tried));
             };
             let worker = selected.guard.worker();
+            note(worker, &selected.choice);
             match self.attempt(worker, asked).await {
                 Ok(answer) => {
-                    return Ok(Forwarded { answer, guard: selected.guard });
+                    let policy = Arc::clone(pool.policy());
+                    let chosen = Chosen { choice: selected.choice, policy, is_text: asked.tokens.is_none() };
+                    return Ok(Forwarded { answer, guard: selected.guard, chosen: Some(chosen) });
                 }
                 Err(AttemptError::Unreachable(error)) => {
                     tracing::debug!(worker = worker.name(), %error, "worker cannot be reached, another is tried");
@@ -70,7 +89,7 @@ impl Forward<'_> {
     pub(crate) async fn to(&self, worker: &Arc<Worker>, asked: &Asked) -> Result<Forwarded, Failure> {
         let guard = worker.hold();
         match self.attempt(worker, asked).await {
-            Ok(answer) => Ok(Forwarded { answer, guard }),
+            Ok(answer) => Ok(Forwarded { answer, guard, chosen: None }),
             Err(error) => Err(failure(worker, error)),
         }
     }
@@ -104,6 +123,20 @@ impl Forward<'_> {
         let write = |out: &mut Vec<u8>| self.head.write(worker.url(), out);
         conn.exchange(method, write, &asked.body, (&self.shard.idle, worker.slot())).await
     }
+}
+
+/// One line for each decision, for who asks for it.
+fn note(worker: &Worker, choice: &Choice) {
+    tracing::debug!(
+        worker = worker.name(),
+        reason = choice.reason.as_str(),
+        matched_bytes = choice.matched,
+        prompt_bytes = choice.key_len,
+        prompt_tokens = choice.prompt_tokens,
+        uncached_tokens = choice.uncached_tokens,
+        draw = choice.draw,
+        "worker chosen"
+    );
 }
 
 /// Errors that say something of this process, not of the worker.

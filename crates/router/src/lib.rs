@@ -8,6 +8,7 @@
 //! - [`headers`]: what crosses from one side to the other.
 //! - [`upstream`]: connections to workers.
 //! - [`relay`]: the body on its way to the client.
+//! - [`report`]: what the worker says of the prompt at the end of that body, against what was predicted.
 //! - [`fanout`]: requests that concern whole workers.
 //! - [`own`]: pages that the router answers itself.
 //! - [`outcome`], [`failure`]: every way a request can end, and what the client is told.
@@ -26,6 +27,7 @@ pub mod metrics;
 pub mod outcome;
 mod own;
 pub mod relay;
+mod report;
 pub mod route;
 pub mod router;
 pub mod settings;

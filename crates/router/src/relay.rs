@@ -10,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::metrics::Record;
 use crate::outcome::Outcome;
+use crate::report::Report;
 use crate::upstream::{BodyError, Upstream};
 
 /// Body of a response.
@@ -28,22 +29,37 @@ pub struct Relay {
     upstream: Upstream,
     guard: Option<Guard>,
     record: Record,
+    /// What the worker will report of the prompt, if that is of use.
+    report: Option<Report>,
     /// What the request counts as when the client has got everything.
     complete: Outcome,
 }
 
 impl Relay {
-    pub(crate) fn new(upstream: Upstream, guard: Guard, mut record: Record, complete: Outcome) -> Self {
+    pub(crate) fn new(
+        upstream: Upstream,
+        guard: Guard,
+        mut record: Record,
+        complete: Outcome,
+        report: Option<Report>,
+    ) -> Self {
         // A body that came whole with the head leaves nothing to wait for on the worker's side.
         let guard = (!upstream.at_end()).then_some(guard);
         record.outcome = if upstream.is_finished() { complete } else { Outcome::ClientGoneMidStream };
-        Self { upstream, guard, record, complete }
+        Self { upstream, guard, record, report, complete }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let polled = self.upstream.poll_chunk(cx);
         match &polled {
-            Poll::Ready(Some(Ok(_))) => self.record.chunk(),
+            Poll::Ready(Some(Ok(bytes))) => {
+                if let (Some(took), Some(guard)) = (self.record.chunk(), &mut self.guard) {
+                    guard.first_token(took);
+                }
+                if let Some(report) = &mut self.report {
+                    report.take_in(bytes);
+                }
+            }
             Poll::Ready(Some(Err(_))) => {
                 self.guard = None;
                 self.record.outcome = Outcome::ResetMidStream;
@@ -54,6 +70,9 @@ impl Relay {
             self.guard = None;
             if self.upstream.is_finished() {
                 self.record.outcome = self.complete;
+                if let Some(report) = self.report.take() {
+                    report.end();
+                }
             }
         }
         polled

@@ -19,6 +19,7 @@ use crate::metrics::{Record, RouterMetrics};
 use crate::outcome::Outcome;
 use crate::own;
 use crate::relay::{Relay, ResponseBody};
+use crate::report::Report;
 use crate::route::{Action, Class, Refusal, Route};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
@@ -145,7 +146,7 @@ impl Router {
         let forward =
             Forward { shard, settings: &self.settings, metrics: &self.metrics, head: &head, now_ms };
         match forward.to_any_of(pool, &asked).await {
-            Ok(forwarded) => call.relayed(forwarded),
+            Ok(forwarded) => call.relayed(forwarded, self.settings.expose_routing_headers),
             Err(failure) => call.answered(Err(failure)),
         }
     }
@@ -187,11 +188,11 @@ impl Router {
 
     /// The request's id, and whether workers have to be told it.
     fn identify(&self, shard: &Shard, parts: &Parts) -> (HeaderValue, Option<HeaderValue>) {
-        if let Some(id) = headers::first_of(&[REQUEST_ID], &parts.headers) {
-            return (id.clone(), None);
-        }
-        let given = headers::first_of(&self.settings.request_id_headers, &parts.headers);
-        let id = given.cloned().unwrap_or_else(|| shard.fresh_id());
+        let id = match headers::given_id(&parts.headers, &self.settings.request_id_headers) {
+            Some((id, true)) => return (id.clone(), None),
+            Some((id, false)) => id.clone(),
+            None => shard.fresh_id(),
+        };
         (id.clone(), Some(id))
     }
 }
@@ -202,15 +203,21 @@ impl Call {
     }
 
     /// The worker's answer, on its way to the client.
-    fn relayed(self, forwarded: Forwarded) -> Response<ResponseBody> {
-        let Forwarded { answer, guard } = forwarded;
+    fn relayed(self, forwarded: Forwarded, expose: bool) -> Response<ResponseBody> {
+        let Forwarded { mut answer, guard, chosen } = forwarded;
+        if let Some(chosen) = chosen.as_ref().filter(|_| expose) {
+            headers::expose(&mut answer.headers, guard.worker().name(), &chosen.choice);
+        }
+        let report = chosen
+            .filter(|_| answer.status.is_success())
+            .and_then(|chosen| Report::new(guard.worker(), &chosen.policy, chosen.choice, chosen.is_text));
         let mut record = self.record;
         let streamed = answer
             .headers
             .get(header::CONTENT_TYPE)
             .is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
         record.status(answer.status, streamed);
-        let relay = Relay::new(answer.body, guard, record, Outcome::of_status(answer.status));
+        let relay = Relay::new(answer.body, guard, record, Outcome::of_status(answer.status), report);
         let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
         *response.status_mut() = answer.status;
         *response.headers_mut() = answer.headers;

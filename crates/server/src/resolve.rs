@@ -74,6 +74,8 @@ const FACTOR: Rule<f64> = Rule {
 };
 const REQUESTS: Rule<u32> =
     Rule { allowed: "a number of requests from 0 to 4294967295", read: |text| text.parse().ok() };
+const TOKENS: Rule<u64> =
+    Rule { allowed: "a number of tokens from 0 to 18446744073709551615", read: |text| text.parse().ok() };
 const PROBES: Rule<u32> = Rule {
     allowed: "a number of probes from 1 to 4294967295",
     read: |text| text.parse().ok().filter(|&count| count > 0),
@@ -129,6 +131,8 @@ pub fn settings(
         balance_rel_threshold,
         max_tree_size,
         eviction_interval_secs,
+        worker_cache_tokens,
+        expose_routing_headers,
         hash_key,
         health_check_endpoint,
         health_check_interval_secs,
@@ -185,6 +189,11 @@ pub fn settings(
             model_refresh_interval_secs,
             or.model_refresh,
         )?,
+        worker_cache_tokens: TOKENS.read(
+            "worker-cache-tokens",
+            worker_cache_tokens,
+            or.worker_cache_tokens,
+        )?,
         policy: PolicySettings {
             kind: POLICY.read("policy", policy, or.policy.kind)?,
             cache: cache_aware(cache, &or.policy.cache)?,
@@ -210,6 +219,11 @@ pub fn settings(
                 or.router.trust_client_internals,
             )?,
             forward_unknown: BOOL.read("forward-unknown", forward_unknown, or.router.forward_unknown)?,
+            expose_routing_headers: BOOL.read(
+                "expose-routing-headers",
+                expose_routing_headers,
+                or.router.expose_routing_headers,
+            )?,
             request_id_headers: request_id_headers.map_or(Ok(or.router.request_id_headers), |given| {
                 given.iter().map(|name| HEADER.of("request-id-headers", name)).collect()
             })?,

@@ -145,12 +145,13 @@ impl Pool {
 
     /// Chooses a worker that was not tried yet and puts the load on it, in one step.
     pub fn select(&self, ask: &Ask<'_>, tried: &Tried) -> Selection {
-        let view = View { pool: self, tried };
+        let view = View { pool: self, tried, now_ms: ask.now_ms };
         let take = |choice: &Choice| {
             let candidate = &self.candidates[choice.index];
             candidate.served.fetch_add(1, Ordering::Relaxed);
             candidate.worker.decided(choice.reason);
-            Guard::new(Arc::clone(&candidate.worker))
+            candidate.worker.predictions().chosen(choice);
+            Guard::of_choice(Arc::clone(&candidate.worker), choice, ask.streamed, ask.now_ms)
         };
         self.policy.select(ask, &view, take).map(|(choice, guard)| Selected { guard, choice })
     }
@@ -160,6 +161,7 @@ impl Pool {
 struct View<'a> {
     pool: &'a Pool,
     tried: &'a Tried,
+    now_ms: u64,
 }
 
 impl Fleet for View<'_> {
@@ -184,8 +186,12 @@ impl Fleet for View<'_> {
         self.pool.candidates[i].worker.in_flight()
     }
 
-    fn pending_tokens(&self, _: usize) -> u64 {
-        0
+    fn pending_tokens(&self, i: usize) -> u64 {
+        self.pool.candidates[i].worker.pending_tokens(self.now_ms)
+    }
+
+    fn cache_tokens(&self, i: usize) -> u64 {
+        self.pool.candidates[i].worker.cache_tokens()
     }
 
     fn served(&self, i: usize) -> u64 {
