@@ -71,7 +71,10 @@ impl Probe {
     }
 
     async fn describe(&self, asker: &Asker, worker: &Arc<Worker>) {
-        let (models, version) = tokio::join!(asker.models(worker.url()), asker.version(worker.url()));
+        let url = worker.url();
+        let (models, version, cache) =
+            tokio::join!(asker.models(url), asker.version(url), asker.cache_tokens(url));
+        self.writer.cache_holds(worker, cache.unwrap_or(self.settings.cache_tokens));
         let known = worker.models();
         let models = match (models, &*known) {
             (Some(models), _) => models,

@@ -13,6 +13,8 @@ pub struct ProbeSettings {
     pub startup_interval: Duration,
     /// Between two reads of what a worker serves.
     pub model_refresh: Duration,
+    /// Tokens that a worker's prefix cache holds, where its metrics do not tell; 0 if that is not known.
+    pub cache_tokens: u64,
     /// Shown to workers as `Authorization: Bearer …`.
     pub api_key: Option<String>,
 }
@@ -23,6 +25,7 @@ impl Default for ProbeSettings {
             health: HealthSettings::default(),
             startup_interval: Duration::from_secs(30),
             model_refresh: Duration::from_secs(30),
+            cache_tokens: 0,
             api_key: None,
         }
     }

@@ -12,6 +12,8 @@ pub struct Ask<'a> {
     pub prefix: Option<&'a PrefixKey>,
     /// Tokens of the prompt, where they can be counted (token ids); otherwise they are estimated.
     pub tokens: Option<u64>,
+    /// Whether the answer is streamed, so that its first token will be seen.
+    pub streamed: bool,
     /// The key for the hash ring.
     pub hash: Option<HashKey>,
     /// Milliseconds on any clock that does not run backwards.

@@ -172,7 +172,7 @@ mod tests {
             .map(|i| {
                 let prefix = key_of(&i.to_le_bytes());
                 let hash = (i % 3 != 0).then(|| HashKey::new(HashKeyKind::Body, &i.to_le_bytes()));
-                let ask = Ask { prefix: Some(&prefix), tokens: None, hash, now_ms: u64::from(i) };
+                let ask = Ask { prefix: Some(&prefix), hash, now_ms: u64::from(i), ..Ask::default() };
                 policy.select(&ask, fleet, |choice| fleet.take(choice.index)).unwrap().0
             })
             .collect()

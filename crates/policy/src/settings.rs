@@ -97,7 +97,7 @@ impl Default for CacheAwareSettings {
             balance_abs_threshold: 64,
             balance_rel_threshold: 1.5,
             max_tree_size: 32 << 20,
-            eviction_interval_secs: 120,
+            eviction_interval_secs: 0,
         }
     }
 }

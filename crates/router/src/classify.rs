@@ -38,6 +38,10 @@ pub(crate) struct Asked {
     pub prefix: Option<PrefixKey>,
     /// Whether a worker must not get it twice, since each time would leave something behind.
     pub once_only: bool,
+    /// Tokens of its prompt, if it came as ids.
+    pub tokens: Option<u64>,
+    /// Whether it wants its answer as a stream.
+    pub streamed: bool,
     /// Key of its session, for consistent hashing.
     pub hash: Option<HashKey>,
 }
@@ -123,6 +127,8 @@ impl Classifier<'_> {
                 model,
                 is_object: true,
                 once_only: shape == BodyShape::Responses && (facts.store == Some(true) || facts.background),
+                tokens: prefix.as_ref().and_then(|_| id_count(&facts)),
+                streamed: facts.stream,
                 prefix,
                 hash,
             })
@@ -168,6 +174,14 @@ impl Classifier<'_> {
         };
         let trusted = self.settings.trust_forwarded.then(forwarded).flatten().filter(|ip| !ip.is_empty());
         trusted.unwrap_or_else(|| self.peer.ip().to_canonical().to_string())
+    }
+}
+
+/// Tokens of a prompt of ids.
+fn id_count(facts: &Facts<'_>) -> Option<u64> {
+    match &facts.prompt {
+        Prompt::Ids(parts) => Some(parts.id_count() as u64),
+        Prompt::None | Prompt::Text(_) => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_policy::Ask;
+use forebay_policy::{Ask, Choice, Policy};
 use forebay_workers::{Blocker, Guard, Pool, Selected, Tried, Worker};
 
 use crate::attempt::{Attempt, AttemptError};
@@ -22,6 +22,16 @@ use crate::upstream::Answer;
 pub(crate) struct Forwarded {
     pub answer: Answer,
     pub leg: Leg,
+    /// What was chosen, unless the request named its worker.
+    pub chosen: Option<Chosen>,
+}
+
+/// A choice, and whose it was.
+pub(crate) struct Chosen {
+    pub choice: Choice,
+    pub policy: Arc<Policy>,
+    /// Whether the prompt was text, not ids.
+    pub is_text: bool,
 }
 
 /// What forwarding needs beside the request itself.
@@ -44,6 +54,8 @@ struct Course {
     /// Attempts so far, and those of them that reached a worker.
     attempts: u32,
     counted: u32,
+    /// When the last choice was made.
+    chosen_ms: u64,
     /// Times that workers were asked again.
     rounds: u32,
     /// The last bad answer. The client gets it if there is no better one.
@@ -68,14 +80,17 @@ impl Forward<'_> {
         self.shard.budget.earn();
         let mut course = Course::default();
         loop {
-            let Some(Selected { guard, .. }) = self.next(pool, asked, &mut course).await else {
+            let Some(Selected { guard, choice }) = self.next(pool, asked, &mut course).await else {
                 return course.last_resort(pool);
             };
             let worker = Arc::clone(guard.worker());
+            note(&worker, &choice);
             match self.attempt().with(&worker, asked).await {
                 Ok(answer) => {
                     let again = Again::of(answer.status);
-                    let kept = Kept { again, forwarded: course.judge(answer, guard) };
+                    let policy = Arc::clone(pool.policy());
+                    let chosen = Chosen { choice, policy, is_text: asked.tokens.is_none() };
+                    let kept = Kept { again, forwarded: course.judge(answer, guard, chosen) };
                     if again == Again::No || !self.may_try_again(asked, &course, again) {
                         return Ok(course.settle(kept, self.settings.retry.limit() == 1));
                     }
@@ -98,7 +113,7 @@ impl Forward<'_> {
     pub(crate) async fn to(&self, worker: &Arc<Worker>, asked: &Asked) -> Result<Forwarded, Failure> {
         let guard = worker.hold();
         match self.attempt().with(worker, asked).await {
-            Ok(answer) => Ok(Forwarded { answer, leg: Leg::new(guard, Verdict::None) }),
+            Ok(answer) => Ok(Forwarded { answer, leg: Leg::new(guard, Verdict::None, 0), chosen: None }),
             Err(error) => {
                 if matches!(error, AttemptError::Unreachable(_)) {
                     worker.suspect();
@@ -115,13 +130,15 @@ impl Forward<'_> {
             course.nobody_told_more();
             return None;
         }
-        let mut selected = pool.select(&self.ask(asked, course), &course.tried);
+        let ask = self.ask(asked, course);
+        let mut selected = pool.select(&ask, &course.tried);
         if selected.is_none() && course.is_worth_a_wait() {
             course.rounds += 1;
             let wait = self.settings.retry.backoff(course.rounds, self.shard.unit());
             tokio::time::sleep(wait).await;
             course.tried = Tried::default();
-            selected = pool.select(&self.ask(asked, course), &course.tried);
+            let ask = self.ask(asked, course);
+            selected = pool.select(&ask, &course.tried);
         }
         match &selected {
             Some(_) if course.attempts > 0 => self.metrics.note_retry(course.reason),
@@ -132,10 +149,16 @@ impl Forward<'_> {
         selected
     }
 
-    fn ask<'b>(&self, asked: &'b Asked, course: &Course) -> Ask<'b> {
+    fn ask<'b>(&self, asked: &'b Asked, course: &mut Course) -> Ask<'b> {
         // The moment that the request came is good enough for the first choice, and costs nothing.
-        let now_ms = if course.attempts == 0 { self.now_ms } else { clock::now_ms() };
-        Ask { prefix: asked.prefix.as_ref(), tokens: None, hash: asked.hash, now_ms }
+        course.chosen_ms = if course.attempts == 0 { self.now_ms } else { clock::now_ms() };
+        Ask {
+            prefix: asked.prefix.as_ref(),
+            tokens: asked.tokens,
+            streamed: asked.streamed,
+            hash: asked.hash,
+            now_ms: course.chosen_ms,
+        }
     }
 
     fn may_try_again(&self, asked: &Asked, course: &Course, again: Again) -> bool {
@@ -166,12 +189,12 @@ impl Forward<'_> {
 
 impl Course {
     /// Puts an answer and the verdict in it together. A worker hears one verdict on a request.
-    fn judge(&mut self, answer: Answer, guard: Guard) -> Forwarded {
+    fn judge(&mut self, answer: Answer, guard: Guard, chosen: Chosen) -> Forwarded {
         self.counted += 1;
         let verdict = Outcome::of_status(answer.status).verdict();
         let heard = self.judged.contains(guard.worker().slot());
         let whole = if heard { Verdict::None } else { verdict };
-        Forwarded { answer, leg: Leg::new(guard, whole) }
+        Forwarded { answer, leg: Leg::new(guard, whole, self.chosen_ms), chosen: Some(chosen) }
     }
 
     /// Whether a worker has answered 500 before.
@@ -192,7 +215,7 @@ impl Course {
 
     /// What was kept is not needed any more; what it says of its worker is.
     fn give_up_kept(&mut self) {
-        let Some(Kept { again, forwarded: Forwarded { answer, leg } }) = self.kept.take() else { return };
+        let Some(Kept { again, forwarded: Forwarded { answer, leg, .. } }) = self.kept.take() else { return };
         drop(answer);
         if again == Again::Doubtful {
             self.doubted = Some(leg);
@@ -255,6 +278,20 @@ impl Course {
             _ => Err(exhausted(pool, u64::from(self.attempts.saturating_sub(1)))),
         }
     }
+}
+
+/// One line for each decision, for who asks for it.
+fn note(worker: &Worker, choice: &Choice) {
+    tracing::debug!(
+        worker = worker.name(),
+        reason = choice.reason.as_str(),
+        matched_bytes = choice.matched,
+        prompt_bytes = choice.key_len,
+        prompt_tokens = choice.prompt_tokens,
+        uncached_tokens = choice.uncached_tokens,
+        draw = choice.draw,
+        "worker chosen"
+    );
 }
 
 fn exhausted(pool: &Pool, retries: u64) -> Failure {

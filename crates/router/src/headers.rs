@@ -1,5 +1,6 @@
 //! Which headers cross from one side to the other, and how a request's head is written to a worker.
 
+use forebay_policy::Choice;
 use forebay_workers::WorkerUrl;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -24,16 +25,28 @@ const HOP: [HeaderName; 11] = [
 /// Name of the request id, to workers and to clients.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Names the worker that a worker-wide request is meant for.
+/// Names the worker that a worker-wide request is meant for, and in a response the one that was chosen.
 pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-forebay-worker");
+
+/// Says in a response why that one was chosen.
+const DECISION: HeaderName = HeaderName::from_static("x-forebay-decision");
 
 /// Takes out what the client's `Connection` header names, and what could steer an engine. Gives the names of the
 /// latter, in a form fit for a metric label.
 pub(crate) fn strip(headers: &mut HeaderMap, trusted: bool) -> Vec<&'static str> {
-    if headers.keys().any(|name| *name == header::CONNECTION) {
+    // One walk over a request's few headers is cheaper than a lookup of each that matters.
+    let (mut names_others, mut internal) = (false, false);
+    for name in headers.keys() {
+        match name.as_str().as_bytes()[0] {
+            b'c' => names_others |= *name == header::CONNECTION,
+            b'x' => internal |= label(name).is_some(),
+            _ => {}
+        }
+    }
+    if names_others {
         strip_named(headers);
     }
-    if trusted || headers.keys().all(|name| label(name).is_none()) {
+    if trusted || !internal {
         return Vec::new();
     }
     let mut stripped = Vec::new();
@@ -60,9 +73,20 @@ fn strip_named(headers: &mut HeaderMap) {
     }
 }
 
-/// The first of these headers that is there. A walk over a request's few headers is cheaper than a lookup of each.
-pub(crate) fn first_of<'a>(names: &[HeaderName], headers: &'a HeaderMap) -> Option<&'a HeaderValue> {
-    names.iter().find_map(|wanted| headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value))
+/// The request's id as the client gave it: in `x-request-id`, else in the first of `others`; and whether it was the
+/// former.
+pub(crate) fn given_id<'a>(headers: &'a HeaderMap, others: &[HeaderName]) -> Option<(&'a HeaderValue, bool)> {
+    let mut found: Option<(usize, &HeaderValue)> = None;
+    for (name, value) in headers {
+        if *name == REQUEST_ID {
+            return Some((value, true));
+        }
+        let place = others.iter().position(|wanted| wanted == name);
+        if let Some(place) = place.filter(|place| found.is_none_or(|(best, _)| *place < best)) {
+            found = Some((place, value));
+        }
+    }
+    found.map(|(_, value)| (value, false))
 }
 
 /// The label of a header that could steer an engine.
@@ -150,6 +174,19 @@ fn hex(number: u64, out: &mut [u8]) {
     for (pair, byte) in out.chunks_exact_mut(2).zip(number.to_be_bytes()) {
         pair[0] = DIGITS[usize::from(byte >> 4)];
         pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+}
+
+/// Tells the client which worker was chosen, and why.
+pub(crate) fn expose(headers: &mut HeaderMap, worker: &str, choice: &Choice) {
+    let decision = format!(
+        "{}; matched={}/{}; uncached={}/{}",
+        choice.reason, choice.matched, choice.key_len, choice.uncached_tokens, choice.prompt_tokens
+    );
+    for (name, value) in [(TARGET, worker), (DECISION, decision.as_str())] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
     }
 }
 

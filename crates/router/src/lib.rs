@@ -11,6 +11,7 @@
 //! - `leg`: a worker's load with what its answer will say of it.
 //! - [`relay`]: the body on its way to the client; `records`: event streams in whole records; `patience`: how long it may
 //!   take.
+//! - [`report`]: what the worker says of the prompt at the end of that body, against what was predicted.
 //! - [`fanout`]: requests that concern whole workers.
 //! - [`own`]: pages that the router answers itself.
 //! - [`outcome`], [`failure`]: every way a request can end, and what the client is told.
@@ -35,6 +36,7 @@ mod own;
 mod patience;
 mod records;
 pub mod relay;
+mod report;
 mod retry;
 pub mod route;
 pub mod router;

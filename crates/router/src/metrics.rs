@@ -194,14 +194,16 @@ impl Record {
         self.streamed = streamed;
     }
 
-    /// Bytes of the body came. Only the first ones of a body that is no stream of events are of interest.
-    pub(crate) fn chunk(&mut self) {
-        let Some(series) = &self.series else { return };
+    /// Bytes of the body came. Only the first ones of a body that is no stream of events are of interest: for them it
+    /// gives how long they took.
+    pub(crate) fn chunk(&mut self) -> Option<Duration> {
+        let series = self.series.as_ref()?;
         match self.last_chunk {
             None => {
                 let now = Instant::now();
                 series.observe(&series.first_byte, &self.metrics.first_byte, now - self.started);
                 self.last_chunk = Some(now);
+                return Some(now - self.started);
             }
             Some(last) if self.streamed => {
                 let now = Instant::now();
@@ -210,6 +212,7 @@ impl Record {
             }
             Some(_) => {}
         }
+        None
     }
 }
 

@@ -15,6 +15,7 @@ use crate::metrics::Record;
 use crate::outcome::Outcome;
 use crate::patience::Patience;
 use crate::records::Records;
+use crate::report::Report;
 use crate::upstream::{BodyError, Upstream};
 
 /// Body of a response.
@@ -47,6 +48,8 @@ pub(crate) struct Manner {
     /// Of the route, for a last record of the router's own.
     pub dialect: Dialect,
     pub patience: Patience,
+    /// What the worker will report of the prompt, if that is of use.
+    pub report: Option<Report>,
 }
 
 impl Relay {
@@ -90,7 +93,12 @@ impl Relay {
 
     /// Takes what came; gives what goes on.
     fn take(&mut self, chunk: Bytes) -> Bytes {
-        self.record.chunk();
+        if let (Some(took), Some(leg)) = (self.record.chunk(), &mut self.leg) {
+            leg.first_byte(self.record.started, took);
+        }
+        if let Some(report) = &mut self.manner.report {
+            report.take_in(&chunk);
+        }
         self.manner.patience.moved();
         let goes = match &mut self.manner.records {
             Some(records) => records.pass(chunk),
@@ -112,6 +120,9 @@ impl Relay {
         self.hear_error();
         end(&mut self.leg);
         self.ended = true;
+        if let Some(report) = self.manner.report.take() {
+            report.end();
+        }
         let records = self.manner.records.as_mut();
         let has_error = records.as_ref().is_some_and(|records| records.has_error());
         self.record.outcome = if has_error { Outcome::ErrorInStream } else { self.manner.complete };

@@ -26,6 +26,7 @@ use crate::own;
 use crate::patience::Patience;
 use crate::records::Records;
 use crate::relay::{Manner, Relay, ResponseBody};
+use crate::report::Report;
 use crate::route::{Action, Class, Refusal, Route};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
@@ -154,7 +155,10 @@ impl Router {
         let times = &self.settings.times;
         let deadline = times.request.and_then(|limit| call.record.started.checked_add(limit));
         match within(deadline, forward.to_any_of(pool, &asked)).await {
-            Ok(forwarded) => call.relayed(forwarded, Patience::new(times.stream_idle, deadline)),
+            Ok(forwarded) => {
+                let patience = Patience::new(times.stream_idle, deadline);
+                call.relayed(forwarded, patience, self.settings.expose_routing_headers)
+            }
             Err(failure) => call.answered(Err(failure)),
         }
     }
@@ -205,11 +209,11 @@ impl Router {
 
     /// The request's id, and whether workers have to be told it.
     fn identify(&self, shard: &Shard, parts: &Parts) -> (HeaderValue, Option<HeaderValue>) {
-        if let Some(id) = headers::first_of(&[REQUEST_ID], &parts.headers) {
-            return (id.clone(), None);
-        }
-        let given = headers::first_of(&self.settings.request_id_headers, &parts.headers);
-        let id = given.cloned().unwrap_or_else(|| shard.fresh_id());
+        let id = match headers::given_id(&parts.headers, &self.settings.request_id_headers) {
+            Some((id, true)) => return (id.clone(), None),
+            Some((id, false)) => id.clone(),
+            None => shard.fresh_id(),
+        };
         (id.clone(), Some(id))
     }
 }
@@ -220,8 +224,14 @@ impl Call {
     }
 
     /// The worker's answer, on its way to the client.
-    fn relayed(self, forwarded: Forwarded, patience: Patience) -> Response<ResponseBody> {
-        let Forwarded { answer, leg } = forwarded;
+    fn relayed(self, forwarded: Forwarded, patience: Patience, expose: bool) -> Response<ResponseBody> {
+        let Forwarded { mut answer, leg, chosen } = forwarded;
+        if let Some(chosen) = chosen.as_ref().filter(|_| expose) {
+            headers::expose(&mut answer.headers, leg.worker().name(), &chosen.choice);
+        }
+        let report = chosen
+            .filter(|_| answer.status.is_success())
+            .and_then(|chosen| Report::new(leg.worker(), &chosen.policy, chosen.choice, chosen.is_text));
         let mut record = self.record;
         let streamed = answer
             .headers
@@ -232,7 +242,7 @@ impl Call {
         let is_open = answer.body.size_hint().exact().is_none();
         let records = streamed.then(|| if is_open { Records::default() } else { Records::raw() });
         let complete = Outcome::of_status(answer.status);
-        let manner = Manner { complete, records, dialect: self.route.dialect, patience };
+        let manner = Manner { complete, records, dialect: self.route.dialect, patience, report };
         let relay = Relay::new(answer.body, leg, record, manner);
         let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
         *response.status_mut() = answer.status;

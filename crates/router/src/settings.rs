@@ -24,6 +24,8 @@ pub struct RouterSettings {
     pub trust_client_internals: bool,
     /// Whether unknown paths below vLLM's prefixes go to any worker.
     pub forward_unknown: bool,
+    /// Whether responses tell which worker was chosen, and why.
+    pub expose_routing_headers: bool,
     /// Headers that give the request id, the first that is there.
     pub request_id_headers: Vec<HeaderName>,
     /// Key that the router shows to workers when it acts on its own.
@@ -91,6 +93,7 @@ impl Default for RouterSettings {
             trust_forwarded: false,
             trust_client_internals: false,
             forward_unknown: true,
+            expose_routing_headers: false,
             request_id_headers: ["x-request-id", "x-correlation-id", "x-trace-id", "request-id"]
                 .map(HeaderName::from_static)
                 .to_vec(),

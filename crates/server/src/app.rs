@@ -217,6 +217,7 @@ fn probe(settings: &Settings, reader: &Reader, writer: &Writer) -> Probe {
         health: settings.health.clone(),
         startup_interval: settings.startup_check_interval,
         model_refresh: settings.model_refresh,
+        cache_tokens: settings.worker_cache_tokens,
         api_key: settings.router.api_key.as_ref().map(|key| key.expose().to_owned()),
     };
     Probe {

@@ -81,9 +81,17 @@ pub struct Flags {
     #[arg(long, value_name = "BYTES", help_heading = "Policy")]
     pub max_tree_size: Option<Given>,
     /// cache_aware: seconds after which an unused prefix is dropped; 0 keeps it until the room is needed
-    /// [default: 120]
+    /// [default: 0]
     #[arg(long, value_name = "SECONDS", help_heading = "Policy")]
     pub eviction_interval_secs: Option<Given>,
+    /// cache_aware: tokens that a worker's prefix cache holds, for workers whose metrics do not tell; what a worker was
+    /// given before that is taken to be gone; 0 takes it to keep everything [default: 0]
+    #[arg(long, value_name = "TOKENS", help_heading = "Policy")]
+    pub worker_cache_tokens: Option<Given>,
+    /// Tell clients in x-forebay-worker and x-forebay-decision which worker was chosen, and why [default: false]
+    #[arg(long, value_name = "BOOL", help_heading = "Policy")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub expose_routing_headers: Option<Given>,
     /// consistent_hash: where the key of a request is looked for, in this order, separated by commas
     /// [default: x-session-id,x-user-id,body,authorization,client-ip,body-hash]
     #[arg(long, value_name = "SOURCES", help_heading = "Policy", value_delimiter = ',')]

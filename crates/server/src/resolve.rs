@@ -11,7 +11,7 @@ use crate::given::{Given, Rejected};
 use crate::limits;
 use crate::rules::{
     BOOL, BYTES, DURATION, FACTOR, HASH_SOURCE, HEADER, IP, LOG_FORMAT, LOG_LEVEL, PATH, POLICY, PORT,
-    PROBES, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS, TREE_BYTES,
+    PROBES, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS, TOKENS, TREE_BYTES,
 };
 use crate::settings::{Listen, LogSettings, Settings};
 
@@ -43,6 +43,8 @@ pub fn settings(
         balance_rel_threshold,
         max_tree_size,
         eviction_interval_secs,
+        worker_cache_tokens,
+        expose_routing_headers,
         hash_key,
         health_check_endpoint,
         health_check_interval_secs,
@@ -136,6 +138,11 @@ pub fn settings(
             model_refresh_interval_secs,
             or.model_refresh,
         )?,
+        worker_cache_tokens: TOKENS.read(
+            "worker-cache-tokens",
+            worker_cache_tokens,
+            or.worker_cache_tokens,
+        )?,
         policy: PolicySettings {
             kind: POLICY.read("policy", policy, or.policy.kind)?,
             cache: cache_aware(cache, &or.policy.cache)?,
@@ -159,6 +166,11 @@ pub fn settings(
                 or.router.trust_client_internals,
             )?,
             forward_unknown: BOOL.read("forward-unknown", forward_unknown, or.router.forward_unknown)?,
+            expose_routing_headers: BOOL.read(
+                "expose-routing-headers",
+                expose_routing_headers,
+                or.router.expose_routing_headers,
+            )?,
             request_id_headers: request_id_headers.map_or(Ok(or.router.request_id_headers), |given| {
                 given.iter().map(|name| HEADER.of("request-id-headers", name)).collect()
             })?,

@@ -86,6 +86,8 @@ pub(crate) const FACTOR: Rule<f64> = Rule {
 };
 pub(crate) const REQUESTS: Rule<u32> =
     Rule { allowed: "a number of requests from 0 to 4294967295", read: |text| text.parse().ok() };
+pub(crate) const TOKENS: Rule<u64> =
+    Rule { allowed: "a number of tokens from 0 to 18446744073709551615", read: |text| text.parse().ok() };
 pub(crate) const COUNT: Rule<u32> = Rule {
     allowed: "a number from 1 to 100000",
     read: |text| text.parse().ok().filter(|count| (1..=100_000).contains(count)),

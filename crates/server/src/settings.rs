@@ -29,6 +29,8 @@ pub struct Settings {
     pub startup_check_interval: Duration,
     /// Time between two readings of a worker's model list.
     pub model_refresh: Duration,
+    /// Tokens that a worker's prefix cache holds, where its metrics do not tell; 0 if that is not known.
+    pub worker_cache_tokens: u64,
     /// Which policy, and its knobs.
     pub policy: PolicySettings,
     /// What the policies' randomness starts from.
@@ -98,6 +100,7 @@ impl Default for Settings {
             startup_timeout: Duration::from_secs(600),
             startup_check_interval: Duration::from_secs(30),
             model_refresh: Duration::from_secs(30),
+            worker_cache_tokens: 0,
             policy: PolicySettings::default(),
             seed: 0,
             health: HealthSettings::default(),

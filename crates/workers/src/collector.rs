@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use forebay_policy::{PolicyKind, Reason};
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::audit::Auditor;
 use crate::breaker::BreakerState;
+use crate::prediction::SHARES;
 use crate::registry::Reader;
+use crate::worker::Worker;
 use crate::world::{Pool, World};
 
 /// Renders what is known of the fleet as metric families.
@@ -45,7 +47,7 @@ impl Collector for FleetCollector {
             ),
         ];
         families.extend(worker_families(&world));
-        families.extend(tree_family(&world));
+        families.extend(tree_families(&world));
         families
     }
 }
@@ -90,13 +92,82 @@ fn worker_families(world: &World) -> Vec<MetricFamily> {
     ]
 }
 
-fn tree_family(world: &World) -> Option<MetricFamily> {
-    let keeps_tree = world.all().policy().kind() == PolicyKind::CacheAware;
-    keeps_tree.then(|| {
-        let size = |pool: &Arc<Pool>| pool.policy().resident_bytes() as f64;
-        let sizes = world.pools().map(|pool| (vec![("model", &**pool.model())], size(pool))).collect();
-        gauge("forebay_tree_bytes", "Resident bytes of the model's prefix tree.", sizes)
-    })
+/// What only a policy that knows prefixes has.
+fn tree_families(world: &World) -> Vec<MetricFamily> {
+    if world.all().policy().kind() != PolicyKind::CacheAware {
+        return Vec::new();
+    }
+    let size = |pool: &Arc<Pool>| pool.policy().resident_bytes() as f64;
+    let sizes = world.pools().map(|pool| (vec![("model", &**pool.model())], size(pool))).collect();
+    let of = |value: &dyn Fn(&Worker) -> Option<f64>| {
+        let workers = world.workers().iter();
+        workers.filter_map(|worker| Some((vec![("worker", worker.name())], value(worker)?))).collect()
+    };
+    let checked = world.workers().iter().flat_map(|worker| {
+        let sums = worker.predictions().checks();
+        [("prompt", sums.prompt), ("predicted", sums.predicted), ("reported", sums.reported)]
+            .map(|(kind, tokens)| (vec![("worker", worker.name()), ("kind", kind)], tokens as f64))
+    });
+    vec![
+        gauge("forebay_tree_bytes", "Resident bytes of the model's prefix tree.", sizes),
+        gauge(
+            "forebay_worker_cache_tokens",
+            "Tokens that the worker's prefix cache holds at most; 0 if not known.",
+            of(&|worker| Some(worker.cache_tokens() as f64)),
+        ),
+        gauge(
+            "forebay_worker_prefill_tokens_per_second",
+            "Prompt tokens that the worker prefills in a second, as learnt from first tokens.",
+            of(&Worker::prefill_rate),
+        ),
+        counter(
+            "forebay_prompt_tokens_total",
+            "Prompt tokens of the requests that chose the worker, counted or estimated.",
+            of(&|worker| Some(worker.predictions().tokens().0 as f64)),
+        ),
+        counter(
+            "forebay_predicted_uncached_tokens_total",
+            "Those of them that the worker was predicted to have to compute.",
+            of(&|worker| Some(worker.predictions().tokens().1 as f64)),
+        ),
+        counter(
+            "forebay_cache_check_tokens_total",
+            "Of answers that report cached tokens: prompt tokens, and those predicted and reported as cached.",
+            checked.collect(),
+        ),
+        matched_shares(world),
+    ]
+}
+
+fn matched_shares(world: &World) -> MetricFamily {
+    let metrics = world.workers().iter().map(|worker| {
+        let mut histogram = Histogram::default();
+        let (mut count, mut sum) = (0, 0.0);
+        let mut buckets = Vec::with_capacity(SHARES.len());
+        for (bound, choices) in SHARES.into_iter().zip(worker.predictions().shares()) {
+            (count, sum) = (count + choices, sum + bound * choices as f64);
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(count);
+            buckets.push(bucket);
+        }
+        histogram.set_bucket(buckets);
+        histogram.set_sample_count(count);
+        // An upper bound: each share counts as the end of its bucket.
+        histogram.set_sample_sum(sum);
+        let mut metric = Metric::from_label(vec![pair(("worker", worker.name()))]);
+        metric.set_histogram(histogram);
+        metric
+    });
+    let metrics: Vec<_> = metrics.collect();
+    let mut family = family(
+        "forebay_matched_share",
+        "Share of the prompt that the chosen worker was thought to hold.",
+        MetricType::HISTOGRAM,
+        Vec::new(),
+    );
+    family.set_metric(metrics);
+    family
 }
 
 fn gauge(name: &str, help: &str, values: Vec<(Labels<'_>, f64)>) -> MetricFamily {

@@ -2,16 +2,24 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use forebay_policy::Choice;
+
+use crate::pending::Share;
 use crate::worker::Worker;
 
-/// One leg in flight on a worker. Not `Clone`, and no method lowers the load: it falls with the value.
+/// One leg in flight on a worker. Not `Clone`, and no method lowers the load: it falls with the value. Only the work
+/// that is pending for it comes down earlier, with the first token.
 #[must_use = "the load falls as soon as the guard is dropped"]
 pub struct Guard {
     worker: Arc<Worker>,
     /// The trial it belongs to; 0 if no breaker hears of it.
     epoch: u64,
     is_probe: bool,
+    share: Share,
+    /// Tokens to prefill until its first token, when it was made.
+    ahead: u64,
 }
 
 impl Guard {
@@ -19,7 +27,7 @@ impl Guard {
     pub(crate) fn new(worker: Arc<Worker>) -> Self {
         worker.in_flight.fetch_add(1, Ordering::SeqCst);
         worker.started.fetch_add(1, Ordering::SeqCst);
-        Self { worker, epoch: 0, is_probe: false }
+        Self { worker, epoch: 0, is_probe: false, share: Share::Seen(0), ahead: 0 }
     }
 
     /// The same, with the worker's breaker hearing how it ends, if that is still in this epoch.
@@ -39,6 +47,23 @@ impl Guard {
         self.worker.failed(self.epoch, self.is_probe, now_ms);
     }
 
+    /// The same with the work that was predicted for it. `streamed` says whether its first token will be seen.
+    pub(crate) fn of_choice(worker: Arc<Worker>, choice: &Choice, streamed: bool, now_ms: u64) -> Self {
+        let mut guard = Self::new(worker);
+        let tokens = u64::from(choice.uncached_tokens);
+        if tokens > 0 {
+            let (share, before) = guard.worker.add_pending(tokens, streamed, now_ms);
+            (guard.share, guard.ahead) = (share, if streamed { before + tokens } else { 0 });
+        }
+        guard
+    }
+
+    /// The first bytes of the answer's body came, so long after the choice: the prompt is prefilled.
+    pub fn first_token(&mut self, took: Duration) {
+        self.worker.pending.give_back(&mut self.share);
+        self.worker.pace.learn(std::mem::take(&mut self.ahead), took);
+    }
+
     /// The worker that carries the load.
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
@@ -50,6 +75,7 @@ impl Drop for Guard {
         if self.is_probe {
             self.worker.probe_ended(self.epoch);
         }
+        self.worker.pending.give_back(&mut self.share);
         self.worker.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.worker.ended.fetch_add(1, Ordering::SeqCst);
     }

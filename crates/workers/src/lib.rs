@@ -5,6 +5,8 @@
 //! - [`worker`]: one worker, its state and its counters.
 //! - [`guard`]: the load of one leg, which comes down by drop and in no other way.
 //! - [`breaker`]: verdicts on answers in, may it be chosen out.
+//! - `pending`: what a worker has yet to prefill, and how fast it is.
+//! - [`prediction`]: what was predicted of its prefix cache, and what it said about it.
 //! - [`health`]: probe results in, state out.
 //! - [`served`]: what a worker says it serves.
 //! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
@@ -20,6 +22,8 @@ pub mod breaker;
 pub mod collector;
 pub mod guard;
 pub mod health;
+mod pending;
+pub mod prediction;
 pub mod registry;
 pub mod served;
 pub mod url;
@@ -31,6 +35,7 @@ pub use breaker::{BreakerSettings, BreakerState};
 pub use collector::FleetCollector;
 pub use guard::Guard;
 pub use health::HealthSettings;
+pub use prediction::{Checked, Predictions};
 pub use registry::{Reader, Writer, registry};
 pub use served::{Models, ServedModel};
 pub use url::{UrlError, WorkerUrl};

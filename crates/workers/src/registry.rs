@@ -171,11 +171,22 @@ impl Writer {
 
     /// Takes what the worker says it serves, and its version.
     pub fn learnt(&self, worker: &Arc<Worker>, models: Models, version: Option<String>) {
+        let (old, old_version) = (worker.models(), worker.version());
+        let other_version = old_version.is_some() && version.is_some() && *old_version != version;
         worker.set_version(version);
-        if *worker.models() != models {
+        if other_version || old.is_other_engine_than(&models) {
+            // Another process, or other weights: nothing of what it held is left.
+            self.forget(worker);
+        }
+        if *old != models {
             worker.set_models(models);
             self.change(|_| ());
         }
+    }
+
+    /// Takes how many tokens the worker's prefix cache holds at most; 0 if that is not known.
+    pub fn cache_holds(&self, worker: &Worker, tokens: u64) {
+        worker.set_cache_tokens(tokens);
     }
 
     /// The worker's prefix cache is empty or void: no policy believes in it any more.
@@ -192,6 +203,7 @@ impl Writer {
             state.retired.extend(old);
             state.served.clear();
             state.members.iter().for_each(|worker| worker.reset_breaker(state.epoch));
+            state.members.iter().for_each(|worker| worker.pace.forget());
         });
         self.0.world.load_full()
     }

@@ -35,6 +35,17 @@ impl ServedModel {
 }
 
 impl Models {
+    /// Whether what was read before and what is read now cannot be of one engine: it has other base models. Adapters
+    /// come and go.
+    pub(crate) fn is_other_engine_than(&self, now: &Self) -> bool {
+        match (self, now) {
+            (Self::Named(old), Self::Named(new)) => {
+                !old.iter().filter_map(ServedModel::base).eq(new.iter().filter_map(ServedModel::base))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether a request for this name may go there.
     pub fn serves(&self, name: &str) -> bool {
         match self {

@@ -10,6 +10,8 @@ use tokio::sync::Notify;
 use crate::breaker::{Breaker, BreakerSettings, BreakerState, Leg};
 use crate::guard::Guard;
 use crate::health::Health;
+use crate::pending::{Pace, Pending, Share};
+use crate::prediction::Predictions;
 use crate::served::Models;
 use crate::url::WorkerUrl;
 
@@ -39,6 +41,10 @@ pub struct Worker {
     pub(crate) started: AtomicU64,
     pub(crate) ended: AtomicU64,
     decisions: [AtomicU64; Reason::ALL.len()],
+    pub(crate) pending: Pending,
+    pub(crate) pace: Pace,
+    cache_tokens: AtomicU64,
+    predictions: Predictions,
     health: Mutex<Health>,
     breaking: Arc<BreakerSettings>,
     breaker: Mutex<Breaker>,
@@ -71,6 +77,10 @@ impl Worker {
             started: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             decisions: std::array::from_fn(|_| AtomicU64::new(0)),
+            pending: Pending::default(),
+            pace: Pace::default(),
+            cache_tokens: AtomicU64::new(0),
+            predictions: Predictions::default(),
             health: Mutex::new(Health::default()),
             breaking,
             breaker: Mutex::new(Breaker::new()),
@@ -249,6 +259,36 @@ impl Worker {
     /// Decisions for this worker by reason, since it was registered.
     pub fn decisions(&self, reason: Reason) -> u64 {
         self.decisions[reason as usize].load(Ordering::Relaxed)
+    }
+
+    /// Prompt tokens it was given and has not prefilled yet, as predicted, at `now_ms`.
+    pub fn pending_tokens(&self, now_ms: u64) -> u64 {
+        self.pending.tokens(now_ms.saturating_mul(1000), &self.pace)
+    }
+
+    /// Adds to what is pending; gives what is to be given back, and how much there was before.
+    pub(crate) fn add_pending(&self, tokens: u64, is_seen: bool, now_ms: u64) -> (Share, u64) {
+        let before = self.pending_tokens(now_ms);
+        (self.pending.add(tokens, is_seen, now_ms.saturating_mul(1000), &self.pace), before)
+    }
+
+    /// Tokens that it prefills in a second, as learnt in this epoch.
+    pub fn prefill_rate(&self) -> Option<f64> {
+        self.pace.per_second()
+    }
+
+    /// Tokens that its prefix cache holds at most; 0 if not known.
+    pub fn cache_tokens(&self) -> u64 {
+        self.cache_tokens.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_cache_tokens(&self, tokens: u64) {
+        self.cache_tokens.store(tokens, Ordering::Relaxed);
+    }
+
+    /// What was predicted of its prefix cache.
+    pub fn predictions(&self) -> &Predictions {
+        &self.predictions
     }
 
     /// What it serves, as last read.

@@ -159,7 +159,9 @@ impl Pool {
             let candidate = &self.candidates[choice.index];
             candidate.served.fetch_add(1, Ordering::Relaxed);
             candidate.worker.decided(choice.reason);
-            Guard::new(Arc::clone(&candidate.worker)).heard_in(self.epoch, ask.now_ms)
+            candidate.worker.predictions().chosen(choice);
+            let worker = Arc::clone(&candidate.worker);
+            Guard::of_choice(worker, choice, ask.streamed, ask.now_ms).heard_in(self.epoch, ask.now_ms)
         };
         self.policy.select(ask, view, take).map(|(choice, guard)| Selected { guard, choice })
     }
@@ -206,8 +208,12 @@ impl Fleet for View<'_> {
         self.pool.candidates[i].worker.in_flight()
     }
 
-    fn pending_tokens(&self, _: usize) -> u64 {
-        0
+    fn pending_tokens(&self, i: usize) -> u64 {
+        self.pool.candidates[i].worker.pending_tokens(self.now_ms)
+    }
+
+    fn cache_tokens(&self, i: usize) -> u64 {
+        self.pool.candidates[i].worker.cache_tokens()
     }
 
     fn served(&self, i: usize) -> u64 {

@@ -218,7 +218,8 @@ impl Run<'_> {
         builder.push(text.as_bytes());
         builder.finish();
         let hash = HashKey::new(HashKeyKind::SessionHeader, &request.session.to_le_bytes());
-        let ask = Ask { prefix: Some(&self.key), tokens: None, hash: Some(hash), now_ms: now / 1_000_000 };
+        let ask =
+            Ask { prefix: Some(&self.key), hash: Some(hash), now_ms: now / 1_000_000, ..Ask::default() };
         let workers = &self.workers;
         let take = |choice: &Choice| {
             let worker = &workers.list[choice.index];

@@ -80,8 +80,8 @@ pub(crate) fn startup(starts: &[Start]) -> String {
     let of =
         |field: fn(&Start) -> Duration| median(starts.iter().map(|start| field(start).as_secs_f64() * 1e3));
     format!(
-        "## Start\n\nFrom the first answer of a worker to the `ready` line: {:.1} ms; from the start of the process: {:.1} ms (medians of {}).\n\n",
-        of(|start| start.since_answer),
+        "## Start\n\nFrom the first probe that reaches a worker to the `ready` line: {:.1} ms; from the start of the process: {:.1} ms (medians of {}).\n\n",
+        of(|start| start.since_probe),
         of(|start| start.since_spawn),
         starts.len()
     )

@@ -1,13 +1,14 @@
-//! The cheapest of some candidates: least cost, then longest match, then fewest served, then drawn.
+//! The cheapest of some candidates: least cost, then longest match, then least given, then drawn.
 
 use std::cmp::{Ordering, Reverse};
 
 use crate::draws::Draw;
-use crate::fleet::Fleet;
 
 /// Keeps the cheapest candidate offered so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Cheapest {
+    /// Costs that differ by less are equal: a shift, since it is asked for each candidate.
+    coarse: u32,
     best: Option<Offer>,
     equals: usize,
 }
@@ -21,11 +22,17 @@ pub(super) struct Offer {
 }
 
 impl Cheapest {
-    /// Considers a candidate.
-    pub(super) fn offer<F: Fleet>(&mut self, fleet: &F, offer: Offer, draw: &mut Draw) {
+    /// Costs that differ by less than `grain`, or up to half of that, are equal.
+    pub(super) const fn new(grain: u64) -> Self {
+        Self { coarse: (grain | 1).ilog2(), best: None, equals: 0 }
+    }
+
+    /// Considers a candidate. `given` tells what a candidate was given so far: work, then requests.
+    pub(super) fn offer(&mut self, offer: Offer, given: impl Fn(usize) -> (u64, u64), draw: &mut Draw) {
         let order = self.best.map_or(Ordering::Less, |best| {
-            let by_need = (offer.cost, Reverse(offer.held)).cmp(&(best.cost, Reverse(best.held)));
-            by_need.then_with(|| fleet.served(offer.index).cmp(&fleet.served(best.index)))
+            let need = |offer: Offer| (offer.cost >> self.coarse, Reverse(offer.held));
+            let by_need = need(offer).cmp(&need(best));
+            by_need.then_with(|| given(offer.index).cmp(&given(best.index)))
         });
         match order {
             Ordering::Less => (self.best, self.equals) = (Some(offer), 1),

@@ -17,7 +17,8 @@
 //!
 //! In reading order: `holders` (who holds a run), `arena` (nodes and their weight), `index` (first hash to node),
 //! `recency` (who goes first), `ageing` (time to ticks), `holdings` (what a worker of known capacity has dropped),
-//! `tree` (all of them together), `cheapest` (comparing offers), `crowding` (prefixes that need more holders).
+//! `tree` (all of them together), `cheapest` (comparing offers), `crowding` (prefixes that need more holders), `warmth`
+//! (workers that have nothing yet).
 
 mod ageing;
 mod arena;
@@ -28,6 +29,7 @@ mod holdings;
 mod index;
 mod recency;
 mod tree;
+mod warmth;
 
 use crate::choice::{Ask, Pick, Reason};
 use crate::draws::Draw;
@@ -37,12 +39,16 @@ use crate::settings::CacheAwareSettings;
 use cheapest::{Cheapest, Offer};
 use crowding::{Crowding, Match};
 use tree::{Level, Tree};
+use warmth::Warmth;
 
 /// What a token of own work counts, against a token that is ahead.
 const OWN: u64 = 4;
 
 /// Tokens of prefill that one running request counts as.
 const RUNNING: u64 = 8;
+
+/// Differences below this part of a prompt's tokens are none: what was given before decides.
+const GRAIN: u64 = 4;
 
 /// Without a prompt nothing is matched.
 const NO_PROMPT: &PrefixKey = &PrefixKey::new();
@@ -52,6 +58,7 @@ pub(crate) struct CacheAware {
     settings: CacheAwareSettings,
     tree: Tree,
     crowding: Crowding,
+    warmth: Warmth,
 }
 
 impl CacheAware {
@@ -59,25 +66,33 @@ impl CacheAware {
         let crowding = Crowding::new();
         let bound = usize::try_from(settings.max_tree_size).unwrap_or(usize::MAX) - crowding.heap_bytes();
         let tree = Tree::new(bound, settings.eviction_interval_secs);
-        Self { settings: settings.clone(), tree, crowding }
+        Self { settings: settings.clone(), tree, crowding, warmth: Warmth::default() }
     }
 
     /// The cheapest candidate, which becomes a holder. `ask.tokens` must be given.
     pub(crate) fn pick<F: Fleet>(&mut self, ask: &Ask<'_>, fleet: &F, draw: &mut Draw) -> Option<Pick> {
         let key = ask.prefix.unwrap_or(NO_PROMPT);
         let prompt = Prompt { key, tokens: ask.tokens.unwrap_or(0) };
-        let mut round = Round::new(&self.settings, prompt, fleet, draw)?;
+        self.warmth.look(fleet);
+        let mut round = Round::new(&self.settings, prompt, fleet, (draw, &self.warmth))?;
         self.tree.descend(key.blocks(), ask.now_ms);
         if round.eligible > 1 {
             round.offer_holders(&self.tree);
         }
-        let (index, reason) = round.end(&self.tree, &mut self.crowding)?;
+        let eligible = round.eligible;
+        let (mut index, mut reason) = round.end(&self.tree, &mut self.crowding)?;
+        if reason == Reason::PrefixHit
+            && let Some(cold) = self.warmth.wants(fleet, index, eligible)
+        {
+            (index, reason) = (cold, Reason::SpillLoad);
+        }
         let slot = fleet.slot(index);
         let held = self.tree.blocks_held_by(slot);
         if !key.is_empty() {
             self.tree.record(key.blocks(), slot, prompt.blocks(fleet.cache_tokens(index)));
         }
         self.crowding.given(slot, prompt.uncached(held));
+        self.warmth.chose(slot, prompt.uncached(held), eligible);
         Some(Pick {
             index,
             reason,
@@ -90,10 +105,11 @@ impl CacheAware {
 
     pub(crate) fn forget(&mut self, slot: Slot) {
         self.tree.forget(slot);
+        self.warmth.forget(slot);
     }
 
     pub(crate) fn resident_bytes(&self) -> u64 {
-        (self.tree.resident_bytes() + self.crowding.heap_bytes()) as u64
+        (self.tree.resident_bytes() + self.crowding.heap_bytes() + self.warmth.heap_bytes()) as u64
     }
 }
 
@@ -126,6 +142,7 @@ struct Round<'a, F> {
     prompt: Prompt<'a>,
     fleet: &'a F,
     draw: &'a mut Draw,
+    warmth: &'a Warmth,
     eligible: usize,
     /// Fewest requests in flight.
     lowest: u32,
@@ -145,19 +162,20 @@ impl<'a, F: Fleet> Round<'a, F> {
         settings: &'a CacheAwareSettings,
         prompt: Prompt<'a>,
         fleet: &'a F,
-        draw: &'a mut Draw,
+        (draw, warmth): (&'a mut Draw, &'a Warmth),
     ) -> Option<Self> {
         let mut round = Self {
             settings,
             prompt,
             fleet,
             draw,
+            warmth,
             eligible: 0,
             lowest: u32::MAX,
             least: u64::MAX,
             sum: 0,
             elsewhere: 0,
-            cheapest: Cheapest::default(),
+            cheapest: Cheapest::new(prompt.uncached(0) / GRAIN),
             is_held: false,
         };
         let own = OWN * prompt.uncached(0);
@@ -168,22 +186,28 @@ impl<'a, F: Fleet> Round<'a, F> {
             round.least = round.least.min(there);
             round.sum = round.sum.saturating_add(there);
             let offer = Offer { index, cost: there.saturating_add(own), held: 0 };
-            round.cheapest.offer(fleet, offer, round.draw);
+            round.offer(offer);
         }
         let best = round.cheapest.get()?;
         if round.is_too_busy(fleet.in_flight(best.index)) {
             // Seldom: what has least to compute has most in flight. Again, without those who have.
-            round.cheapest = Cheapest::default();
+            round.cheapest = Cheapest::new(prompt.uncached(0) / GRAIN);
             for index in (0..fleet.len()).filter(|&i| fleet.eligible(i)) {
                 let (running, there) = round.there(index);
                 if !round.is_too_busy(running) {
                     let offer = Offer { index, cost: there.saturating_add(own), held: 0 };
-                    round.cheapest.offer(fleet, offer, round.draw);
+                    round.offer(offer);
                 }
             }
         }
         round.elsewhere = round.cheapest.get()?.index;
         Some(round)
+    }
+
+    fn offer(&mut self, offer: Offer) {
+        let (fleet, warmth) = (self.fleet, self.warmth);
+        let weight = |i| (warmth.given(fleet.slot(i)), fleet.served(i));
+        self.cheapest.offer(offer, weight, self.draw);
     }
 
     /// Requests in flight at a candidate, and the cost of what is there.
@@ -220,7 +244,7 @@ impl<'a, F: Fleet> Round<'a, F> {
             let (running, there) = self.there(index);
             if !self.is_too_busy(running) {
                 let offer = Offer { index, cost: there.saturating_add(own), held: level.blocks };
-                self.cheapest.offer(self.fleet, offer, self.draw);
+                self.offer(offer);
             }
         }
     }

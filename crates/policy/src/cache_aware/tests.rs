@@ -34,7 +34,7 @@ impl Setup {
         builder.finish();
         self.draws += 1;
         let tokens = Some(text.len() as u64 / 4);
-        let ask = Ask { prefix: Some(&key), tokens, hash: None, now_ms: 0 };
+        let ask = Ask { prefix: Some(&key), tokens, ..Ask::default() };
         self.policy.pick(&ask, &self.fleet, &mut Draw::new(42, self.draws))
     }
 

@@ -82,6 +82,8 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("disable-circuit-breaker", "2", "true or false"),
         ("trust-forwarded", "yes", "true or false"),
         ("trust-client-internals", "TRUE", "true or false"),
+        ("worker-cache-tokens", "-1", "a number of tokens from 0 to 18446744073709551615"),
+        ("expose-routing-headers", "on", "true or false"),
         ("log-level", "loud", "error, warn, info, debug or trace"),
         ("log-format", "xml", "text or json"),
     ];

@@ -1,0 +1,178 @@
+//! Workers that came back or joined with an empty cache: nothing would draw a prompt that others hold to them, so they are
+//! given some. And what each worker was given lately, which decides between equals.
+
+use crate::fleet::{Fleet, Slot, find_slot};
+
+/// One prompt in so many that others hold goes to a cold worker, as long as there is one.
+const EVERY: u64 = 8;
+
+/// Prompts that warm a worker, whatever becomes of them.
+const PROMPTS: u32 = 64;
+
+/// Choices for each worker after which what was given counts half.
+const MEMORY: u64 = 256;
+
+/// Slots from here on are not watched.
+const SLOTS: usize = 1 << 16;
+
+/// The choices so far, as far as they tell cold workers from warm ones.
+#[derive(Debug, Default)]
+pub(super) struct Warmth {
+    /// Tokens given to each slot to compute, fading.
+    given: Vec<u64>,
+    cold: Vec<Cold>,
+    choices: u64,
+    fades: u64,
+    generation: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cold {
+    slot: Slot,
+    /// Prompts that it may still get.
+    left: u32,
+    /// Choices made, and those that it got, since it was found to be cold.
+    choices: u64,
+    got: u64,
+}
+
+impl Warmth {
+    /// Bytes on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.given.capacity() * size_of::<u64>() + self.cold.capacity() * size_of::<Cold>()
+    }
+
+    /// Tokens given to a slot to compute lately.
+    pub(super) fn given(&self, slot: Slot) -> u64 {
+        self.given.get(slot.0 as usize).copied().unwrap_or(0)
+    }
+
+    /// The worker's cache is empty.
+    pub(super) fn forget(&mut self, slot: Slot) {
+        if self.choices > 0 && (slot.0 as usize) < SLOTS {
+            self.cold.retain(|cold| cold.slot != slot);
+            self.cold.push(Cold { slot, left: PROMPTS, choices: 0, got: 0 });
+        }
+    }
+
+    /// Looks who has joined. Those who are there from the start are as cold as everybody.
+    pub(super) fn look<F: Fleet>(&mut self, fleet: &F) {
+        if self.generation == Some(fleet.generation()) {
+            return;
+        }
+        self.generation = Some(fleet.generation());
+        for slot in (0..fleet.len()).map(|i| fleet.slot(i)).filter(|slot| (slot.0 as usize) < SLOTS) {
+            let at = slot.0 as usize;
+            if at >= self.given.len() {
+                self.forget(slot);
+                self.given.resize(at + 1, 0);
+            }
+        }
+    }
+
+    /// A choice was made.
+    pub(super) fn chose(&mut self, slot: Slot, tokens: u64, workers: usize) {
+        self.choices += 1;
+        self.fades += 1;
+        if self.fades > MEMORY * workers as u64 {
+            self.fades = 0;
+            self.given.iter_mut().for_each(|given| *given /= 2);
+        }
+        if let Some(given) = self.given.get_mut(slot.0 as usize) {
+            *given += tokens;
+        }
+        for cold in &mut self.cold {
+            cold.choices += 1;
+            cold.got += u64::from(cold.slot == slot);
+        }
+    }
+
+    /// A cold worker that should get this prompt although `holder` holds it, and that has no more to do than that one;
+    /// its number in the fleet.
+    pub(super) fn wants<F: Fleet>(&mut self, fleet: &F, holder: usize, workers: usize) -> Option<usize> {
+        if self.cold.is_empty() || !self.choices.is_multiple_of(EVERY) {
+            return None;
+        }
+        // Half of its fair share is enough: what it got draws more.
+        self.cold.retain(|cold| {
+            let early = cold.choices < EVERY * workers as u64;
+            cold.left > 0 && (early || cold.got * 2 * (workers as u64) < cold.choices)
+        });
+        let load = |i| (fleet.pending_tokens(i), fleet.in_flight(i));
+        let idle = |i: usize| i != holder && fleet.eligible(i) && load(i) <= load(holder);
+        let eligible = |slot| find_slot(fleet, slot, 0).filter(|&i| idle(i));
+        let (cold, index) =
+            self.cold.iter_mut().find_map(|cold| eligible(cold.slot).map(|index| (cold, index)))?;
+        cold.left -= 1;
+        Some(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Sample;
+
+    fn started(workers: u32) -> (Warmth, Sample) {
+        let (mut warmth, fleet) = (Warmth::default(), Sample::new(workers));
+        warmth.look(&fleet);
+        warmth.chose(Slot(0), 10, 4);
+        (warmth, fleet)
+    }
+
+    /// Prompts that cold workers want among so many that are held by slot 0.
+    fn wanted(warmth: &mut Warmth, fleet: &Sample, choices: usize) -> Vec<usize> {
+        (0..choices)
+            .filter_map(|_| {
+                let wanted = warmth.wants(fleet, 0, fleet.workers.len());
+                warmth.chose(Slot(wanted.unwrap_or(0) as u32), 10, fleet.workers.len());
+                wanted
+            })
+            .collect()
+    }
+
+    #[test]
+    fn nobody_is_cold_from_the_start() {
+        let (mut warmth, fleet) = started(4);
+        assert!(wanted(&mut warmth, &fleet, 100).is_empty());
+    }
+
+    #[test]
+    fn who_returns_or_joins_gets_some_of_what_others_hold_and_not_for_ever() {
+        let (mut warmth, _) = started(3);
+        warmth.forget(Slot(2));
+        let fleet = Sample::new(4);
+        warmth.look(&fleet);
+        let all = wanted(&mut warmth, &fleet, 5000);
+        assert!((60..=128).contains(&all.len()), "{}", all.len());
+        assert!(all.contains(&2) && all.contains(&3) && all.iter().all(|&i| i > 1));
+    }
+
+    #[test]
+    fn who_gets_half_of_a_fair_share_by_itself_is_warm() {
+        let (mut warmth, fleet) = started(4);
+        warmth.forget(Slot(1));
+        let mut wanted = 0;
+        for i in 0..1000 {
+            wanted += usize::from(warmth.wants(&fleet, 0, 4).is_some());
+            warmth.chose(Slot(i % 4), 10, 4);
+        }
+        assert!(wanted <= 5, "{wanted}");
+    }
+
+    #[test]
+    fn the_ineligible_get_nothing() {
+        let (mut warmth, mut fleet) = started(2);
+        warmth.forget(Slot(1));
+        fleet.workers[1].eligible = false;
+        assert!(wanted(&mut warmth, &fleet, 100).is_empty());
+    }
+
+    #[test]
+    fn what_was_given_fades() {
+        let (mut warmth, _) = started(2);
+        warmth.chose(Slot(1), 1000, 2);
+        (0..600).for_each(|_| warmth.chose(Slot(0), 0, 2));
+        assert_eq!((warmth.given(Slot(0)), warmth.given(Slot(1))), (5, 500));
+    }
+}
