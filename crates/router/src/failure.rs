@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use forebay_openai::{Dialect, ErrorBody, Extra};
-use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderName, Response, StatusCode};
 
 use crate::outcome::Outcome;
@@ -58,6 +58,12 @@ pub enum Failure {
         /// Of these, not healthy.
         unhealthy: u64,
     },
+    /// Too many requests are under way and waiting.
+    #[error("the router has as many requests as it may have; try again")]
+    Overloaded,
+    /// The request waited too long for a place.
+    #[error("the request waited too long to be admitted")]
+    QueueTimeout,
     /// No connection to the one worker that is meant.
     #[error("the worker cannot be reached")]
     WorkerUnreachable,
@@ -122,6 +128,7 @@ struct Row {
 }
 
 impl Failure {
+    #[expect(clippy::too_many_lines, reason = "a table: one row per failure")]
     fn row(&self) -> Row {
         use Outcome as O;
         let row = |status, machine, outcome| Row { status, kind: None, machine, outcome };
@@ -139,6 +146,12 @@ impl Failure {
             Self::TargetNeeded => row(StatusCode::BAD_REQUEST, Some("router_target_needed"), O::Refused),
             Self::PoolExhausted { .. } => {
                 row(StatusCode::SERVICE_UNAVAILABLE, Some("router_pool_exhausted"), O::PoolExhausted)
+            }
+            Self::Overloaded => {
+                row(StatusCode::TOO_MANY_REQUESTS, Some("router_overloaded"), O::AdmissionRefused)
+            }
+            Self::QueueTimeout => {
+                row(StatusCode::REQUEST_TIMEOUT, Some("router_queue_timeout"), O::QueueTimeout)
             }
             Self::WorkerUnreachable => {
                 row(StatusCode::BAD_GATEWAY, Some("worker_unreachable"), O::WorkerUnreachable)
@@ -181,6 +194,10 @@ impl Failure {
         let mut response = json(row.status, self.told(|body| body.to_json(dialect)));
         if let Some(machine) = row.machine {
             response.headers_mut().insert(FAILURE, HeaderValue::from_static(machine));
+        }
+        if *self == Self::Overloaded {
+            // Seconds; a place may be free at any time.
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if let Self::Method(allowed) = self {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));

@@ -59,7 +59,8 @@ struct Course {
     /// Times that workers were asked again.
     rounds: u32,
     /// The last bad answer. The client gets it if there is no better one.
-    kept: Option<Kept>,
+    // Boxed, since it is rare and would make every request's future larger.
+    kept: Option<Box<Kept>>,
     /// The first worker that answered 500. It was its fault if another one does better.
     doubted: Option<Leg>,
     /// Why the last attempt gave no answer.
@@ -83,10 +84,10 @@ impl Forward<'_> {
             let Some(Selected { guard, choice }) = self.next(pool, asked, &mut course).await else {
                 return course.last_resort(pool);
             };
-            let worker = Arc::clone(guard.worker());
-            note(&worker, &choice);
-            match self.attempt().with(&worker, asked).await {
+            note(guard.worker(), &choice);
+            match self.attempt().with(guard.worker(), asked).await {
                 Ok(answer) => {
+                    let slot = guard.worker().slot();
                     let again = Again::of(answer.status);
                     let policy = Arc::clone(pool.policy());
                     let chosen = Chosen { choice, policy, is_text: asked.tokens.is_none() };
@@ -94,11 +95,11 @@ impl Forward<'_> {
                     if again == Again::No || !self.may_try_again(asked, &course, again) {
                         return Ok(course.settle(kept, self.settings.retry.limit() == 1));
                     }
-                    course.keep(kept, worker.slot());
+                    course.keep(kept, slot);
                 }
                 Err(error) => {
                     let goes_on = self.goes_on(asked, &error, &mut course);
-                    let failure = error.told(&worker);
+                    let failure = error.told(guard.worker());
                     course.failed(&failure, guard);
                     if !goes_on {
                         return Err(failure);
@@ -210,12 +211,13 @@ impl Course {
             self.judged.add(slot);
         }
         self.give_up_kept();
-        self.kept = Some(kept);
+        self.kept = Some(Box::new(kept));
     }
 
     /// What was kept is not needed any more; what it says of its worker is.
     fn give_up_kept(&mut self) {
-        let Some(Kept { again, forwarded: Forwarded { answer, leg, .. } }) = self.kept.take() else { return };
+        let Some(kept) = self.kept.take() else { return };
+        let Kept { again, forwarded: Forwarded { answer, leg, .. } } = *kept;
         drop(answer);
         if again == Again::Doubtful {
             self.doubted = Some(leg);

@@ -2,6 +2,7 @@
 //!
 //! - [`router`]: the path itself, on one screen.
 //! - [`route`]: what a method and a path are.
+//! - `admission`: how many at once, and who waits.
 //! - [`authority`]: who may do what changes something.
 //! - [`classify`]: the body read, what must not pass taken out, the keys that policies choose by.
 //! - [`forward`]: a choice with its load, and another one if that failed.
@@ -21,6 +22,7 @@
 //! Architecture invariant: a response in progress has neither a task nor a channel. Whoever polls the client's side
 //! reads the worker's socket.
 
+mod admission;
 mod attempt;
 pub mod authority;
 mod classify;
@@ -44,6 +46,7 @@ pub mod settings;
 pub mod shard;
 pub mod upstream;
 
+pub use admission::AdmissionSettings;
 pub use metrics::RouterMetrics;
 pub use relay::ResponseBody;
 pub use retry::RetrySettings;

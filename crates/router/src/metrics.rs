@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use forebay_workers::Pool;
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+};
 
+use crate::admission::Permit;
 use crate::outcome::Outcome;
 use crate::route::Route;
 
@@ -30,6 +33,8 @@ pub struct RouterMetrics {
     gap: HistogramVec,
     duration: HistogramVec,
     retries: IntCounterVec,
+    /// Requests that wait to be admitted.
+    pub(crate) queued: IntGauge,
     /// Resends on the same worker because a reused connection had died.
     pub(crate) resends: IntCounter,
     stripped: IntCounterVec,
@@ -55,6 +60,8 @@ impl RouterMetrics {
             "Requests sent again to the same worker because a reused connection had died before any answer.",
             &[],
         )?;
+        let queued = IntGauge::new("forebay_requests_queued", "Requests that wait to be admitted.")?;
+        registry.register(Box::new(queued.clone()))?;
         Ok(Self {
             requests: families.counter(
                 "forebay_requests_total",
@@ -81,6 +88,7 @@ impl RouterMetrics {
                 "Attempts after the first, by why the one before failed.",
                 &["reason"],
             )?,
+            queued,
             resends: resends.with_label_values::<&str>(&[]),
             stripped: families.counter(
                 "forebay_stripped_total",
@@ -164,6 +172,8 @@ pub(crate) struct Record {
     last_chunk: Option<Instant>,
     streamed: bool,
     status: u16,
+    /// Its place among the requests under way.
+    pub(crate) permit: Option<Permit>,
     /// How it ends if nothing more happens.
     pub(crate) outcome: Outcome,
 }
@@ -179,6 +189,7 @@ impl Record {
             last_chunk: None,
             streamed: false,
             status: 0,
+            permit: None,
             outcome: Outcome::ClientGoneBeforeHeaders,
         }
     }
@@ -218,6 +229,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        self.permit = None;
         if std::thread::panicking() {
             self.outcome = Outcome::Panicked;
         }

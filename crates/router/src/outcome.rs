@@ -30,6 +30,10 @@ pub enum Outcome {
     Own,
     /// No worker could be chosen, or none of those chosen could be reached.
     PoolExhausted,
+    /// There were too many requests already.
+    AdmissionRefused,
+    /// It waited too long to be admitted.
+    QueueTimeout,
     /// No connection to the worker that the request was meant for.
     WorkerUnreachable,
     /// No connection to a worker in time.
@@ -62,7 +66,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Completed,
         Self::ClientError,
         Self::WorkerError,
@@ -70,6 +74,8 @@ impl Outcome {
         Self::Refused,
         Self::Own,
         Self::PoolExhausted,
+        Self::AdmissionRefused,
+        Self::QueueTimeout,
         Self::WorkerUnreachable,
         Self::ConnectTimeout,
         Self::HeadersTimeout,
@@ -96,6 +102,8 @@ impl Outcome {
             Self::Refused => "refused",
             Self::Own => "own",
             Self::PoolExhausted => "pool_exhausted",
+            Self::AdmissionRefused => "admission_refused",
+            Self::QueueTimeout => "queue_timeout",
             Self::WorkerUnreachable => "worker_unreachable",
             Self::ConnectTimeout => "connect_timeout",
             Self::HeadersTimeout => "headers_timeout",

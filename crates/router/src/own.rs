@@ -12,10 +12,10 @@ use crate::relay::ResponseBody;
 use crate::route::Page;
 
 /// Answers a page.
-pub(crate) fn answer(page: Page, world: &World) -> Response<ResponseBody> {
+pub(crate) fn answer(page: Page, world: &World, draining: bool) -> Response<ResponseBody> {
     match page {
         Page::Alive => page_of(StatusCode::OK, &Alive { status: "ok", total_workers: world.workers().len() }),
-        Page::Ready => readiness(world, clock::now_ms()),
+        Page::Ready => readiness(world, clock::now_ms(), draining),
         Page::Models => page_of(StatusCode::OK, &models(world)),
         Page::Version => page_of(StatusCode::OK, &version(world)),
     }
@@ -37,10 +37,11 @@ struct Ready {
 }
 
 /// Ready means that a worker could be chosen now.
-fn readiness(world: &World, now_ms: u64) -> Response<ResponseBody> {
+fn readiness(world: &World, now_ms: u64, draining: bool) -> Response<ResponseBody> {
     let healthy_workers = world.workers().iter().filter(|worker| worker.admits(now_ms)).count();
     let total_workers = world.workers().len();
     let (code, status, reason) = match (healthy_workers, total_workers) {
+        _ if draining => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", Some("the router is about to end")),
         (0, 0) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", Some("there are no workers")),
         (0, _) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", Some("no worker is healthy")),
         _ => (StatusCode::OK, "ready", None),

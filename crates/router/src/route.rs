@@ -235,6 +235,11 @@ impl Route {
         Self { class, template, dialect: Dialect::OpenAi, id }.for_path(template)
     }
 
+    /// Whether only the beginning of its path is known.
+    pub(crate) fn is_unknown(&self) -> bool {
+        usize::from(self.id) >= TABLE.len()
+    }
+
     fn for_path(mut self, path: &str) -> Self {
         if path.starts_with("/v1/messages") {
             self.dialect = Dialect::Anthropic;

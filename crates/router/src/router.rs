@@ -4,7 +4,8 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forebay_workers::{Pool, PoolError, Reader, World, Writer};
@@ -13,6 +14,7 @@ use http::{HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use tokio::time::{timeout, timeout_at};
 
+use crate::admission::Admission;
 use crate::authority;
 use crate::classify::{self, Asked, Classifier};
 use crate::clock;
@@ -31,8 +33,14 @@ use crate::route::{Action, Class, Refusal, Route};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
 
+/// Between two attempts of a request that waits for a worker.
+const ASK_AGAIN: Duration = Duration::from_millis(10);
+
 /// Takes requests to workers.
 pub struct Router {
+    admission: Admission,
+    /// The process is about to end.
+    draining: AtomicBool,
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
     pub(crate) settings: RouterSettings,
@@ -79,12 +87,21 @@ struct Call {
     /// Its id, if it came without one.
     made_id: Option<HeaderValue>,
     record: Record,
+    /// Whether it was held up before a worker was chosen.
+    waited: bool,
 }
 
 impl Router {
     /// A router over this fleet.
     pub fn new(reader: Reader, writer: Writer, settings: RouterSettings, metrics: RouterMetrics) -> Self {
-        Self { reader, writer, settings, metrics: Arc::new(metrics) }
+        let admission = Admission::new(&settings.admission, metrics.queued.clone());
+        let draining = AtomicBool::new(false);
+        Self { admission, draining, reader, writer, settings, metrics: Arc::new(metrics) }
+    }
+
+    /// From now on nobody should send requests here, although they are still served: the readiness page says so.
+    pub fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
     }
 
     /// Takes note of a request, so that it is counted even if its client leaves at once.
@@ -120,13 +137,17 @@ impl Router {
         }
         let (id, made_id) = self.identify(shard, &parts);
         let world = self.reader.world();
-        let call = Call { peer, route, parts, world, made_id, record };
+        let call = Call { peer, route, parts, world, made_id, record, waited: false };
         let mut response = match route.class {
             _ if !allowed => call.answered(Err(Failure::Forbidden)),
             Class::Routable(_) | Class::PickOne => self.forward(shard, call, body).await,
             // Boxed, since it is rare and would make every request's future larger.
             Class::Control(action) => Box::pin(self.control(shard, call, body, action)).await,
-            Class::Own(page) => call.answered(Ok(own::answer(page, &self.reader.world()))),
+            Class::Own(page) => call.answered(Ok(own::answer(
+                page,
+                &self.reader.world(),
+                self.draining.load(Ordering::Relaxed),
+            ))),
             Class::Refused(Refusal::Method(allowed)) => call.answered(Err(Failure::Method(allowed))),
             Class::Refused(Refusal::NotFound) | Class::Admin { .. } => call.answered(Err(Failure::NotFound)),
         };
@@ -136,31 +157,68 @@ impl Router {
 
     /// One request to one worker. (A prefill/decode pair will take its own way from the pool on.)
     async fn forward(&self, shard: &Arc<Shard>, mut call: Call, body: Incoming) -> Response<ResponseBody> {
+        match self.admission.enter().await {
+            Ok(permit) => {
+                call.waited = permit.as_ref().is_some_and(|permit| permit.waited);
+                call.record.permit = permit;
+            }
+            Err(failure) => return call.answered(Err(failure)),
+        }
         let asked = match self.classify(&call, body).await {
             Ok(asked) => asked,
             Err(failure) => return call.answered(Err(failure)),
         };
-        let pool = match pick_pool(&call.world, call.route.class, &asked) {
-            Ok(pool) => pool,
-            Err(failure) => return call.answered(Err(failure)),
-        };
+        loop {
+            let failure = match self.to_worker(shard, &mut call, &asked).await {
+                Ok((forwarded, patience)) => {
+                    return call.relayed(forwarded, patience, self.settings.expose_routing_headers);
+                }
+                Err(failure) => failure,
+            };
+            let may_wait = matches!(failure, Failure::PoolExhausted { .. });
+            // Boxed, since it is rare and would make every request's future larger.
+            if !may_wait || !Box::pin(self.worker_came(&mut call)).await {
+                return call.answered(Err(failure));
+            }
+        }
+    }
+
+    /// To any worker of the pool that serves what is asked for.
+    async fn to_worker(
+        &self,
+        shard: &Arc<Shard>,
+        call: &mut Call,
+        asked: &Asked,
+    ) -> Result<(Forwarded, Patience), Failure> {
+        let pool = pick_pool(&call.world, call.route.class, asked)?;
         call.record.pool(pool);
         let bodiless = asked.body.is_empty() && !call.parts.headers.contains_key(header::CONTENT_LENGTH);
         let length = (!bodiless).then_some(asked.body.len());
         let head =
             Written { parts: &call.parts, made_id: call.made_id.as_ref(), length, authorization: None };
-        let now_ms = clock::millis(call.record.started);
+        let now_ms = if call.waited { clock::now_ms() } else { clock::millis(call.record.started) };
         let forward =
             Forward { shard, settings: &self.settings, metrics: &self.metrics, head: &head, now_ms };
         let times = &self.settings.times;
         let deadline = times.request.and_then(|limit| call.record.started.checked_add(limit));
-        match within(deadline, forward.to_any_of(pool, &asked)).await {
-            Ok(forwarded) => {
-                let patience = Patience::new(times.stream_idle, deadline);
-                call.relayed(forwarded, patience, self.settings.expose_routing_headers)
-            }
-            Err(failure) => call.answered(Err(failure)),
-        }
+        let forwarded = within(deadline, forward.to_any_of(pool, asked)).await?;
+        Ok((forwarded, Patience::new(times.stream_idle, deadline)))
+    }
+
+    /// Waits until a worker is well; false if none is in time. The request goes on in the world as it is then.
+    async fn worker_came(&self, call: &mut Call) -> bool {
+        let limit = self.settings.admission.no_worker_wait;
+        let Some(deadline) = limit.and_then(|limit| call.record.started.checked_add(limit)) else {
+            return false;
+        };
+        let came = async {
+            // A worker may be well and yet refuse: it is not asked in a tight loop.
+            tokio::time::sleep(ASK_AGAIN).await;
+            self.reader.wait_for(|world| world.workers().iter().any(|worker| worker.is_well())).await
+        };
+        let Ok(world) = timeout_at(deadline.into(), came).await else { return false };
+        (call.world, call.waited) = (world, true);
+        true
     }
 
     /// Reads the body, and what it asks for.
@@ -175,7 +233,11 @@ impl Router {
         };
         match call.route.class {
             Class::Routable(shape) => classifier.prompt(shape, &body),
-            _ => classifier.opaque(&body),
+            _ => {
+                // What the table does not know may change something each time that it is sent.
+                let once_only = call.route.is_unknown() && !call.parts.method.is_safe();
+                Ok(Asked { once_only, ..classifier.opaque(&body)? })
+            }
         }
     }
 

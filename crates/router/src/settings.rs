@@ -5,6 +5,7 @@ use std::time::Duration;
 use forebay_policy::HashKeyKind;
 use http::HeaderName;
 
+use crate::admission::AdmissionSettings;
 use crate::retry::RetrySettings;
 
 /// Knobs of the request path.
@@ -14,6 +15,8 @@ pub struct RouterSettings {
     pub max_payload_bytes: usize,
     /// Time limits.
     pub times: TimeSettings,
+    /// How many requests at once.
+    pub admission: AdmissionSettings,
     /// Retries.
     pub retry: RetrySettings,
     /// Sources of the hash key, in order.
@@ -88,6 +91,7 @@ impl Default for RouterSettings {
         Self {
             max_payload_bytes: 512 * 1024 * 1024,
             times: TimeSettings::default(),
+            admission: AdmissionSettings::default(),
             retry: RetrySettings::default(),
             hash_key: HASH_SOURCES.map(|(_, kind)| kind).to_vec(),
             trust_forwarded: false,

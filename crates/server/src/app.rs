@@ -18,7 +18,7 @@ use crate::admin::{self, Admin};
 use crate::data::{self, DataThread, Stop};
 use crate::door::Door;
 use crate::drain::Drain;
-use crate::settings::{Listen, Settings};
+use crate::settings::{DrainSettings, Listen, Settings};
 use crate::startup::StartupError;
 
 /// Connections the kernel keeps for a listener until they are accepted.
@@ -29,6 +29,8 @@ pub struct App {
     address: SocketAddr,
     admin_address: SocketAddr,
     reader: Reader,
+    router: Arc<Router>,
+    drain: DrainSettings,
     stop: Stop,
     control: Option<JoinHandle<()>>,
 }
@@ -49,6 +51,7 @@ impl App {
         let metrics =
             Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;
         let router = Router::new(reader.clone(), writer.clone(), settings.router.clone(), metrics.router);
+        let router = Arc::new(router);
         let admin = Admin {
             reader: reader.clone(),
             writer: writer.clone(),
@@ -57,9 +60,10 @@ impl App {
         };
         let control = Control {
             admin: admin::api(admin),
-            router: Arc::new(router),
+            router: Arc::clone(&router),
             probe: probe(settings, &reader, &writer),
             auditor,
+            head_timeout: settings.client_header,
             stop: Stop::default(),
         };
         let stop = control.stop.clone();
@@ -70,7 +74,15 @@ impl App {
             .name("control".to_owned())
             .spawn(move || control.run(listener, admin_listener, threads, &urls))
             .map_err(|e| StartupError::Internal(e.to_string()))?;
-        Ok(Self { address, admin_address, reader, stop, control: Some(control) })
+        Ok(Self {
+            address,
+            admin_address,
+            reader,
+            router,
+            drain: settings.drain,
+            stop,
+            control: Some(control),
+        })
     }
 
     /// Where clients connect.
@@ -94,12 +106,28 @@ impl App {
         world.workers().iter().filter(|worker| worker.eligible()).count()
     }
 
-    /// Stops accepting and lets answers end. Resolves when all have.
+    /// Says that it is about to end, goes on for a while so that others hear of it, then stops accepting and lets answers
+    /// end, for as long as they may take. Resolves when all have.
     pub async fn shutdown(mut self) {
+        self.router.begin_drain();
+        if let Some(settle) = self.drain.settle {
+            tokio::time::sleep(settle).await;
+        }
         self.stop.drain.cancel();
         if let Some(control) = self.control.take() {
             // The thread ends when the last answer has; joining it must not block this runtime.
-            let joined = tokio::task::spawn_blocking(move || control.join().is_err()).await;
+            let mut joining = tokio::task::spawn_blocking(move || control.join().is_err());
+            let joined = match self.drain.timeout {
+                Some(limit) => match tokio::time::timeout(limit, &mut joining).await {
+                    Ok(joined) => joined,
+                    Err(_) => {
+                        tracing::warn!("answers that have not ended in time are cut");
+                        self.stop.now.cancel();
+                        joining.await
+                    }
+                },
+                None => joining.await,
+            };
             if joined.unwrap_or(true) {
                 tracing::error!("the control thread panicked");
             }
@@ -141,6 +169,7 @@ struct Control {
     router: Arc<Router>,
     probe: Probe,
     auditor: Arc<Auditor>,
+    head_timeout: Duration,
     stop: Stop,
 }
 
@@ -156,7 +185,8 @@ impl Control {
 
     fn door(&self, side: Side, nonce: u64) -> Door {
         let shard = Arc::new(Shard::new(nonce));
-        Door { side, router: Arc::clone(&self.router), shard, admin: self.admin.clone() }
+        let (router, admin) = (Arc::clone(&self.router), self.admin.clone());
+        Door { side, router, shard, admin, head_timeout: self.head_timeout }
     }
 
     fn run(

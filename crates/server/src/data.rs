@@ -23,9 +23,6 @@ use crate::drain::Drain;
 /// the size of a request's head.
 const BUFFER: usize = 128 * 1024;
 
-/// Longest wait for the head of a request, the first one and those on a connection that is kept alive.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Connections that may wait for a data thread to take them.
 const BACKLOG: usize = 1024;
 
@@ -129,7 +126,7 @@ pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<D
     let service = service_fn(|request| door.enter(peer, request));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(door.head_timeout)
         .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(stream), service);
     let ended = drain.watch(pin!(serving), |serving| serving.graceful_shutdown()).await;

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_router::{ResponseBody, Router, Shard, Side};
 use http::{Request, Response, StatusCode};
@@ -16,6 +17,8 @@ pub(crate) struct Door {
     pub router: Arc<Router>,
     pub shard: Arc<Shard>,
     pub admin: axum::Router,
+    /// Longest wait for the head of a request, the first one and those on a connection that is kept alive.
+    pub head_timeout: Duration,
 }
 
 impl Door {

@@ -113,6 +113,21 @@ pub struct Flags {
     #[arg(long, value_name = "N", help_heading = "Health")]
     pub health_success_threshold: Option<Given>,
 
+    /// Requests with a prompt, or for any worker, that are under way at once, from their heads until their clients have
+    /// got everything; 0 is no limit [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Admission")]
+    pub max_concurrent_requests: Option<Given>,
+    /// Requests that may wait for a place, first come, first served; one more is answered with 429 [default: 100]
+    #[arg(long, value_name = "N", help_heading = "Admission")]
+    pub queue_size: Option<Given>,
+    /// Longest wait for a place, in seconds; fractions allowed. After it a request is answered with 408 [default: 60]
+    #[arg(long, value_name = "SECONDS", help_heading = "Admission")]
+    pub queue_timeout_secs: Option<Given>,
+    /// How long after its head a request may wait for a worker if none is well, in seconds; 0 answers with 503 at once
+    /// [default: 0]
+    #[arg(long, value_name = "SECONDS", help_heading = "Admission")]
+    pub no_worker_wait_secs: Option<Given>,
+
     /// Attempts in all that a request gets, as in vllm-router; workers that cannot be reached do not count. Answers with
     /// 429, 502, 503 and 504, and 500 once, are worth another attempt, as long as retries are no more than a tenth of
     /// the traffic [default: 5]
@@ -147,9 +162,20 @@ pub struct Flags {
     /// [default: 0]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub request_timeout_secs: Option<Given>,
+    /// Longest wait for the head of a request, and of a kept connection for the next one, in seconds; fractions allowed
+    /// [default: 60]
+    #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
+    pub client_header_timeout_secs: Option<Given>,
     /// Longest wait for the whole body of a request, in seconds; 0 is no limit [default: 300]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub client_body_timeout_secs: Option<Given>,
+    /// After the first SIGTERM or SIGINT, how long to go on accepting while /readiness says 503 already, in seconds
+    /// [default: 0]
+    #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
+    pub drain_settle_secs: Option<Given>,
+    /// How long answers may take to end after that, in seconds; 0 is no limit [default: 0]
+    #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
+    pub drain_timeout_secs: Option<Given>,
 
     /// Failures within the window that open a worker's circuit breaker, so that it is not chosen, if the worker had no
     /// more successes than failures meanwhile; at most 100000. What clients did wrong, 429 and 503 are no failures

@@ -1,10 +1,11 @@
-//! The flags of what is done about failures in, settings out: breakers, retries, time limits.
+//! The flags of what is done about failures in, settings out: breakers, retries, time limits, admission, drain.
 
-use forebay_router::{RetrySettings, TimeSettings};
+use forebay_router::{AdmissionSettings, RetrySettings, TimeSettings};
 use forebay_workers::BreakerSettings;
 
 use crate::given::{Given, Rejected};
-use crate::rules::{BOOL, COUNT, DURATION, FACTOR, LIMIT, MILLISECONDS, SHARE};
+use crate::rules::{BOOL, COUNT, DURATION, FACTOR, LIMIT, MILLISECONDS, PLACES, SHARE};
+use crate::settings::DrainSettings;
 
 /// The breakers' knobs.
 pub(crate) fn breaker(given: [Option<Given>; 5], or: &BreakerSettings) -> Result<BreakerSettings, Rejected> {
@@ -40,5 +41,31 @@ pub(crate) fn times(given: [Option<Given>; 5], or: &TimeSettings) -> Result<Time
         stream_idle: LIMIT.read("stream-idle-timeout-secs", stream_idle, or.stream_idle)?,
         request: LIMIT.read("request-timeout-secs", request, or.request)?,
         client_body: LIMIT.read("client-body-timeout-secs", client_body, or.client_body)?,
+    })
+}
+
+/// The knobs of admission.
+pub(crate) fn admission(
+    given: [Option<Given>; 4],
+    or: &AdmissionSettings,
+) -> Result<AdmissionSettings, Rejected> {
+    let [concurrent, queue, queue_timeout, no_worker_wait] = given;
+    Ok(AdmissionSettings {
+        concurrent: concurrent.map_or(Ok(or.concurrent), |given| {
+            let count = PLACES.of("max-concurrent-requests", &given)?;
+            Ok((count > 0).then_some(count))
+        })?,
+        queue: PLACES.read("queue-size", queue, or.queue)?,
+        queue_timeout: DURATION.read("queue-timeout-secs", queue_timeout, or.queue_timeout)?,
+        no_worker_wait: LIMIT.read("no-worker-wait-secs", no_worker_wait, or.no_worker_wait)?,
+    })
+}
+
+/// The knobs of the end.
+pub(crate) fn drain(given: [Option<Given>; 2], or: &DrainSettings) -> Result<DrainSettings, Rejected> {
+    let [settle, timeout] = given;
+    Ok(DrainSettings {
+        settle: LIMIT.read("drain-settle-secs", settle, or.settle)?,
+        timeout: LIMIT.read("drain-timeout-secs", timeout, or.timeout)?,
     })
 }

@@ -51,6 +51,10 @@ pub fn settings(
         health_check_timeout_secs,
         health_failure_threshold,
         health_success_threshold,
+        max_concurrent_requests,
+        queue_size,
+        queue_timeout_secs,
+        no_worker_wait_secs,
         retry_max_retries,
         disable_retries,
         retry_initial_backoff_ms,
@@ -60,7 +64,10 @@ pub fn settings(
         response_header_timeout_secs,
         stream_idle_timeout_secs,
         request_timeout_secs,
+        client_header_timeout_secs,
         client_body_timeout_secs,
+        drain_settle_secs,
+        drain_timeout_secs,
         cb_failure_threshold,
         cb_success_threshold,
         cb_timeout_duration_secs,
@@ -95,6 +102,8 @@ pub fn settings(
         eviction_interval_secs,
     ];
     let thresholds = [health_failure_threshold, health_success_threshold];
+    let admission = [max_concurrent_requests, queue_size, queue_timeout_secs, no_worker_wait_secs];
+    let draining = [drain_settle_secs, drain_timeout_secs];
     let retry = [
         disable_retries,
         retry_max_retries,
@@ -149,6 +158,12 @@ pub fn settings(
         },
         seed: seed.map_or_else(|| Ok(drawn_seed()), |seed| SEED.of("seed", &seed))?,
         health: health(health_check_endpoint, probing, thresholds, or.health)?,
+        client_header: DURATION.read(
+            "client-header-timeout-secs",
+            client_header_timeout_secs,
+            or.client_header,
+        )?,
+        drain: limits::drain(draining, &or.drain)?,
         breaker: limits::breaker(breaker, &or.breaker)?,
         router: RouterSettings {
             max_payload_bytes: BYTES.read(
@@ -158,6 +173,7 @@ pub fn settings(
             )?,
             times: limits::times(times, &or.router.times)?,
             retry: limits::retry(retry, &or.router.retry)?,
+            admission: limits::admission(admission, &or.router.admission)?,
             hash_key: hash_key.map_or(Ok(or.router.hash_key), |given| distinct_sources(&given))?,
             trust_forwarded: BOOL.read("trust-forwarded", trust_forwarded, or.router.trust_forwarded)?,
             trust_client_internals: BOOL.read(

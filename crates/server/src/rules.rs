@@ -47,9 +47,13 @@ pub(crate) const DURATION: Rule<Duration> = Rule {
         Duration::try_from_secs_f64(seconds).ok()
     },
 };
+pub(crate) const PLACES: Rule<usize> = Rule {
+    allowed: "a number of requests from 0 to 1000000",
+    read: |text| text.parse().ok().filter(|&count| count <= 1_000_000),
+};
 /// A time limit; `None` is none.
 pub(crate) const LIMIT: Rule<Option<Duration>> = Rule {
-    allowed: "a number of seconds from 0 (no limit) to 31536000 (a year)",
+    allowed: "a number of seconds from 0 (off) to 31536000 (a year)",
     read: |text| {
         let seconds: f64 = text.parse().ok().filter(|seconds| (0.0..=31_536_000.0).contains(seconds))?;
         Some(Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero()))

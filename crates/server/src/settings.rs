@@ -37,12 +37,25 @@ pub struct Settings {
     pub seed: u64,
     /// Knobs of the health probe.
     pub health: HealthSettings,
+    /// Longest wait for the head of a request, and of a kept connection for the next one.
+    pub client_header: Duration,
+    /// How the process ends.
+    pub drain: DrainSettings,
     /// Knobs of the circuit breakers.
     pub breaker: BreakerSettings,
     /// Knobs of the request path.
     pub router: RouterSettings,
     /// What is logged, and how.
     pub log: LogSettings,
+}
+
+/// How the process ends when it is asked to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrainSettings {
+    /// How long it goes on accepting while the readiness page says no already. `None` is not at all.
+    pub settle: Option<Duration>,
+    /// How long answers may take to end after that. `None` is no limit.
+    pub timeout: Option<Duration>,
 }
 
 /// An address to listen on.
@@ -104,6 +117,8 @@ impl Default for Settings {
             policy: PolicySettings::default(),
             seed: 0,
             health: HealthSettings::default(),
+            client_header: Duration::from_secs(60),
+            drain: DrainSettings::default(),
             breaker: BreakerSettings::default(),
             router: RouterSettings::default(),
             log: LogSettings::default(),

@@ -1,0 +1,124 @@
+//! How many at once, who waits, and what the others are told.
+
+use std::time::Duration;
+
+use forebay::settings::Settings;
+use forebay_policy::PolicyKind;
+use forebay_sim::Stage;
+use forebay_tests::{Client, Site, request, run, site};
+
+const WHOLE: &str = r#"{"prompt":"a","max_tokens":2}"#;
+
+async fn limited(change: impl FnOnce(&mut Settings)) -> Site {
+    Site::start_with(site::workers(1), PolicyKind::RoundRobin, change).await
+}
+
+async fn sent(site: &Site) -> Client {
+    let mut client = site.client().await;
+    client.send(&request("POST", "/v1/completions", &[], WHOLE.as_bytes())).await;
+    client
+}
+
+async fn wait_queued(site: &Site, count: u64) {
+    while site.metric("forebay_requests_queued", &[]).await != count {}
+}
+
+#[test]
+fn beyond_the_cap_requests_wait_and_beyond_the_queue_they_are_refused() {
+    run(async {
+        let site = limited(|settings| {
+            settings.router.admission.concurrent = Some(2);
+            settings.router.admission.queue = 1;
+        })
+        .await;
+        let gate = site.workers[0].hold(Stage::BeforeHead);
+        let (mut first, mut second) = (sent(&site).await, sent(&site).await);
+        gate.wait_held(2).await;
+        let mut third = sent(&site).await;
+        wait_queued(&site, 1).await;
+        let refused = site.client().await.post("/v1/completions", WHOLE).await;
+        assert_eq!((refused.status(), refused.header("retry-after").as_str()), (429, "1"));
+        assert_eq!(refused.header("x-forebay-failure"), "router_overloaded");
+        assert_eq!(site.client().await.get("/health").await.status(), 200, "own pages are not counted");
+        assert_eq!(site.workers[0].requests_to("/v1/completions").len(), 2);
+        drop(gate);
+        for client in [&mut first, &mut second, &mut third] {
+            assert_eq!(client.answer().await.unwrap().status(), 200);
+        }
+        site.quiet().await;
+        assert_eq!(site.metric("forebay_requests_queued", &[]).await, 0);
+        assert_eq!(site.metric("forebay_requests_total", &["outcome=\"admission_refused\""]).await, 1);
+    });
+}
+
+#[test]
+fn who_waits_too_long_is_told_and_who_leaves_gives_its_place_back() {
+    run(async {
+        let site = limited(|settings| {
+            settings.router.admission.concurrent = Some(1);
+            settings.router.admission.queue_timeout = Duration::from_millis(50);
+        })
+        .await;
+        let gate = site.workers[0].hold(Stage::BeforeHead);
+        let first = sent(&site).await;
+        gate.wait_held(1).await;
+        let late = site.client().await.post("/v1/completions", WHOLE).await;
+        assert_eq!((late.status(), late.header("x-forebay-failure").as_str()), (408, "router_queue_timeout"));
+        drop(first);
+        site.quiet().await;
+        drop(gate);
+        assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 200);
+    });
+}
+
+#[test]
+fn a_request_may_wait_for_a_worker() {
+    run(async {
+        let wait = Some(Duration::from_secs(30));
+        let site = limited(|settings| settings.router.admission.no_worker_wait = wait).await;
+        site.workers[0].refuse_connections().await;
+        let mut client = sent(&site).await;
+        site.wait_eligible(0, false).await;
+        site.workers[0].accept().await;
+        assert_eq!(client.answer().await.unwrap().status(), 200);
+        site.quiet().await;
+    });
+}
+
+#[test]
+fn a_router_that_is_about_to_end_says_so_and_serves_until_it_does() {
+    run(async {
+        let site = limited(|settings| settings.drain.settle = Some(Duration::from_millis(300))).await;
+        let mut client = site.client().await;
+        assert_eq!(client.get("/readiness").await.status(), 200);
+        let Site { workers, app } = site;
+        let asking = async {
+            let answer = loop {
+                let answer = client.get("/readiness").await;
+                if answer.status() == 503 {
+                    break answer;
+                }
+            };
+            assert_eq!(answer.json()["reason"], "the router is about to end");
+            assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
+        };
+        tokio::join!(app.shutdown(), asking);
+        drop(workers);
+    });
+}
+
+#[test]
+fn a_stream_that_does_not_end_in_time_is_cut() {
+    run(async {
+        let site = limited(|settings| settings.drain.timeout = Some(Duration::from_millis(50))).await;
+        let gate = site.workers[0].hold(Stage::AfterChunks(1));
+        let mut client = site.client().await;
+        let body = r#"{"prompt":"a","max_tokens":8,"stream":true}"#;
+        client.send(&request("POST", "/v1/completions", &[], body.as_bytes())).await;
+        gate.wait_held(1).await;
+        let Site { workers, app } = site;
+        app.shutdown().await;
+        assert!(client.answer().await.is_err());
+        workers[0].wait_until(|stats| stats.aborted == 1).await;
+    });
+}
