@@ -22,7 +22,8 @@ fn headers(answer: &Answer) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn every_status_and_body_is_the_workers() {
     run(async {
-        let site = Site::start(1, PolicyKind::RoundRobin).await;
+        let once = |settings: &mut forebay::settings::Settings| settings.router.retry.enabled = false;
+        let site = Site::start_with(site::workers(1), PolicyKind::RoundRobin, once).await;
         let mut client = site.client().await;
         let mut direct = Client::connect(&site.workers[0].url()).await;
         for status in

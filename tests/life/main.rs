@@ -2,10 +2,18 @@
 
 // The lints on panics leave only code marked as test alone.
 #[cfg(test)]
+mod breakers;
+#[cfg(test)]
 mod clients;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod orders;
+#[cfg(test)]
+mod retries;
+#[cfg(test)]
+mod streams;
 #[cfg(test)]
 mod trials;

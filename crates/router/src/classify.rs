@@ -36,6 +36,8 @@ pub(crate) struct Asked {
     pub is_object: bool,
     /// Key of its prompt, for policies that know prefixes.
     pub prefix: Option<PrefixKey>,
+    /// Whether a worker must not get it twice, since each time would leave something behind.
+    pub once_only: bool,
     /// Tokens of its prompt, if it came as ids.
     pub tokens: Option<u64>,
     /// Whether it wants its answer as a stream.
@@ -124,6 +126,7 @@ impl Classifier<'_> {
                 body: self.without_internals(body, &facts),
                 model,
                 is_object: true,
+                once_only: shape == BodyShape::Responses && (facts.store == Some(true) || facts.background),
                 tokens: prefix.as_ref().and_then(|_| id_count(&facts)),
                 streamed: facts.stream,
                 prefix,

@@ -53,9 +53,23 @@ pub enum Failure {
         retries: u64,
         /// Workers of the model.
         pool_size: u64,
+        /// Of these, with an open circuit breaker.
+        open_circuits: u64,
         /// Of these, not healthy.
         unhealthy: u64,
     },
+    /// No connection to the one worker that is meant.
+    #[error("the worker cannot be reached")]
+    WorkerUnreachable,
+    /// A time limit passed.
+    #[error("the worker took too long: {0}")]
+    WorkerTimeout(Stage),
+    /// The request's body did not come in time.
+    #[error("the request body did not come in time")]
+    BodyTimeout,
+    /// The answer broke off. Told inside the answer.
+    #[error("the worker's connection ended inside its answer")]
+    WorkerDiedMidStream,
     /// The router ran out of descriptors, ports or buffers.
     #[error("the router is out of resources: {0}")]
     OutOfResources(String),
@@ -65,6 +79,37 @@ pub enum Failure {
     /// The worker answered something that is no HTTP.
     #[error("the worker's answer is no valid HTTP response: {0}")]
     InvalidResponse(String),
+}
+
+/// What took too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The connection.
+    Connect,
+    /// The head of the answer.
+    Headers,
+    /// The next piece of the answer.
+    Stream,
+    /// All of it.
+    Request,
+}
+
+impl Stage {
+    /// Name in answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Headers => "headers",
+            Self::Stream => "stream",
+            Self::Request => "request",
+        }
+    }
+}
+
+impl std::fmt::Display for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// A row of the table.
@@ -95,6 +140,24 @@ impl Failure {
             Self::PoolExhausted { .. } => {
                 row(StatusCode::SERVICE_UNAVAILABLE, Some("router_pool_exhausted"), O::PoolExhausted)
             }
+            Self::WorkerUnreachable => {
+                row(StatusCode::BAD_GATEWAY, Some("worker_unreachable"), O::WorkerUnreachable)
+            }
+            Self::WorkerTimeout(stage) => {
+                let outcome = match stage {
+                    Stage::Connect => O::ConnectTimeout,
+                    Stage::Headers => O::HeadersTimeout,
+                    Stage::Stream => O::Stalled,
+                    Stage::Request => O::RequestTimeout,
+                };
+                row(StatusCode::GATEWAY_TIMEOUT, Some("worker_timeout"), outcome)
+            }
+            Self::BodyTimeout => {
+                row(StatusCode::REQUEST_TIMEOUT, Some("router_body_timeout"), O::ClientTimeout)
+            }
+            Self::WorkerDiedMidStream => {
+                row(StatusCode::BAD_GATEWAY, Some("worker_died_mid_stream"), O::ResetMidStream)
+            }
             Self::OutOfResources(_) => {
                 row(StatusCode::SERVICE_UNAVAILABLE, Some("router_out_of_resources"), O::OutOfResources)
             }
@@ -115,26 +178,7 @@ impl Failure {
     /// The response, in the dialect of its route.
     pub fn response(&self, dialect: Dialect) -> Response<ResponseBody> {
         let row = self.row();
-        let extra: Vec<Extra<'_>> = match self {
-            Self::PoolExhausted { retries, pool_size, unhealthy } => vec![
-                Extra::Number("retries", *retries),
-                Extra::Number("pool_size", *pool_size),
-                Extra::Number("open_circuits", 0),
-                Extra::Number("unhealthy", *unhealthy),
-            ],
-            Self::BodyTooLarge { limit } => vec![Extra::Number("limit_bytes", *limit as u64)],
-            _ => Vec::new(),
-        };
-        let message = self.to_string();
-        let plain = ErrorBody::new(row.status.as_u16(), &message);
-        let body = ErrorBody {
-            kind: row.kind.unwrap_or(plain.kind),
-            param: matches!(self, Self::UnknownModel(_) | Self::ModelNeeded).then_some("model"),
-            failure: row.machine,
-            extra: &extra,
-            ..plain
-        };
-        let mut response = json(row.status, body.to_json(dialect));
+        let mut response = json(row.status, self.told(|body| body.to_json(dialect)));
         if let Some(machine) = row.machine {
             response.headers_mut().insert(FAILURE, HeaderValue::from_static(machine));
         }
@@ -142,6 +186,41 @@ impl Failure {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
         }
         response
+    }
+
+    /// The last record of a stream that ends with this failure, in the dialect of its route.
+    pub(crate) fn record(&self, dialect: Dialect) -> Bytes {
+        self.told(|body| body.to_record(dialect))
+    }
+
+    /// Has the error body written.
+    fn told(&self, write: impl FnOnce(&ErrorBody<'_>) -> Bytes) -> Bytes {
+        let row = self.row();
+        let extra = self.extra();
+        let message = self.to_string();
+        let plain = ErrorBody::new(row.status.as_u16(), &message);
+        write(&ErrorBody {
+            kind: row.kind.unwrap_or(plain.kind),
+            param: matches!(self, Self::UnknownModel(_) | Self::ModelNeeded).then_some("model"),
+            failure: row.machine,
+            extra: &extra,
+            ..plain
+        })
+    }
+
+    /// What programs are told beside the machine name.
+    fn extra(&self) -> Vec<Extra<'static>> {
+        match self {
+            Self::PoolExhausted { retries, pool_size, open_circuits, unhealthy } => vec![
+                Extra::Number("retries", *retries),
+                Extra::Number("pool_size", *pool_size),
+                Extra::Number("open_circuits", *open_circuits),
+                Extra::Number("unhealthy", *unhealthy),
+            ],
+            Self::WorkerTimeout(stage) => vec![Extra::Text("stage", stage.as_str())],
+            Self::BodyTooLarge { limit } => vec![Extra::Number("limit_bytes", *limit as u64)],
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -180,11 +259,11 @@ mod tests {
 
     #[test]
     fn an_exhausted_pool_says_how_large_it_is() {
-        let failure = Failure::PoolExhausted { retries: 2, pool_size: 3, unhealthy: 1 };
+        let failure = Failure::PoolExhausted { retries: 2, pool_size: 3, open_circuits: 1, unhealthy: 1 };
         let response = failure.response(Dialect::OpenAi);
         assert_eq!(response.status().as_u16(), 503);
         assert_eq!(response.headers()[FAILURE], "router_pool_exhausted");
-        let fields = r#""forebay":{"failure":"router_pool_exhausted","retries":2,"pool_size":3,"open_circuits":0,"unhealthy":1}"#;
+        let fields = r#""forebay":{"failure":"router_pool_exhausted","retries":2,"pool_size":3,"open_circuits":1,"unhealthy":1}"#;
         assert!(text(&failure, Dialect::OpenAi).contains(fields));
     }
 }

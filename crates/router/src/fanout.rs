@@ -112,9 +112,9 @@ impl Order {
         let metrics = &self.router.metrics;
         let forward = Forward { shard: &self.shard, settings, metrics, head: &head, now_ms: 0 };
         let asked = Asked { body: self.body.clone(), ..Asked::default() };
-        let Forwarded { answer, guard, .. } = forward.to(worker, &asked).await.map_err(|f| f.to_string())?;
+        let Forwarded { answer, leg, .. } = forward.to(worker, &asked).await.map_err(|f| f.to_string())?;
         let content = answer.body.collect(ANSWER_LIMIT).await;
-        drop(guard);
+        drop(leg);
         Ok((answer.status, content.map_err(|error| error.to_string())?))
     }
 

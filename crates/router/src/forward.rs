@@ -1,24 +1,27 @@
 //! Choosing a worker and getting the head of its answer, with as many workers as it takes.
 
-use std::io;
 use std::sync::Arc;
 
 use forebay_policy::{Ask, Choice, Policy};
-use forebay_workers::{Guard, Pool, Tried, Worker};
-use http::Method;
+use forebay_workers::{Blocker, Guard, Pool, Selected, Tried, Worker};
 
+use crate::attempt::{Attempt, AttemptError};
 use crate::classify::Asked;
+use crate::clock;
 use crate::failure::Failure;
 use crate::headers::Written;
+use crate::leg::Leg;
 use crate::metrics::RouterMetrics;
+use crate::outcome::{Outcome, Verdict};
+use crate::retry::{Again, asks_for_patience};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
-use crate::upstream::{Answer, Conn, ExchangeError};
+use crate::upstream::Answer;
 
 /// A worker's answer, and the load that goes with it.
 pub(crate) struct Forwarded {
     pub answer: Answer,
-    pub guard: Guard,
+    pub leg: Leg,
     /// What was chosen, unless the request named its worker.
     pub chosen: Option<Chosen>,
 }
@@ -37,50 +40,71 @@ pub(crate) struct Forward<'a> {
     pub settings: &'a RouterSettings,
     pub metrics: &'a RouterMetrics,
     pub head: &'a Written<'a>,
-    /// When the request came, on the shard's clock.
+    /// When the request came, on the process's clock.
     pub now_ms: u64,
 }
 
-/// Why one attempt gave no answer.
-enum AttemptError {
-    /// No connection: the request has not left, so any other worker may have it.
-    Unreachable(io::Error),
-    /// The router itself lacked something.
-    OutOfResources(io::Error),
-    /// The connection failed with the request under way.
-    Exchange(ExchangeError),
+/// What one request has been through.
+#[derive(Default)]
+struct Course {
+    /// Workers that are not asked in this round.
+    tried: Tried,
+    /// Workers that have heard their verdict on this request: one is enough.
+    judged: Tried,
+    /// Attempts so far, and those of them that reached a worker.
+    attempts: u32,
+    counted: u32,
+    /// When the last choice was made.
+    chosen_ms: u64,
+    /// Times that workers were asked again.
+    rounds: u32,
+    /// The last bad answer. The client gets it if there is no better one.
+    kept: Option<Kept>,
+    /// The first worker that answered 500. It was its fault if another one does better.
+    doubted: Option<Leg>,
+    /// Why the last attempt gave no answer.
+    failure: Option<Failure>,
+    /// Why the next attempt is made.
+    reason: &'static str,
+}
+
+/// A bad answer that is not given yet.
+struct Kept {
+    again: Again,
+    forwarded: Forwarded,
 }
 
 impl Forward<'_> {
-    /// Chooses workers until one takes the request.
+    /// Asks one worker after the other until one answers well, or nobody is left who might.
     pub(crate) async fn to_any_of(&self, pool: &Pool, asked: &Asked) -> Result<Forwarded, Failure> {
-        let ask = Ask {
-            prefix: asked.prefix.as_ref(),
-            tokens: asked.tokens,
-            streamed: asked.streamed,
-            hash: asked.hash,
-            now_ms: self.now_ms,
-        };
-        let mut tried = Tried::default();
+        self.shard.budget.earn();
+        let mut course = Course::default();
         loop {
-            let Some(selected) = pool.select(&ask, &tried) else {
-                return Err(exhausted(pool, &tried));
+            let Some(Selected { guard, choice }) = self.next(pool, asked, &mut course).await else {
+                return course.last_resort(pool);
             };
-            let worker = selected.guard.worker();
-            note(worker, &selected.choice);
-            match self.attempt(worker, asked).await {
+            let worker = Arc::clone(guard.worker());
+            note(&worker, &choice);
+            match self.attempt().with(&worker, asked).await {
                 Ok(answer) => {
+                    let again = Again::of(answer.status);
                     let policy = Arc::clone(pool.policy());
-                    let chosen = Chosen { choice: selected.choice, policy, is_text: asked.tokens.is_none() };
-                    return Ok(Forwarded { answer, guard: selected.guard, chosen: Some(chosen) });
+                    let chosen = Chosen { choice, policy, is_text: asked.tokens.is_none() };
+                    let kept = Kept { again, forwarded: course.judge(answer, guard, chosen) };
+                    if again == Again::No || !self.may_try_again(asked, &course, again) {
+                        return Ok(course.settle(kept, self.settings.retry.limit() == 1));
+                    }
+                    course.keep(kept, worker.slot());
                 }
-                Err(AttemptError::Unreachable(error)) => {
-                    tracing::debug!(worker = worker.name(), %error, "worker cannot be reached, another is tried");
-                    worker.suspect();
-                    tried.add(worker.slot());
-                    self.metrics.note_retry("unreachable");
+                Err(error) => {
+                    let goes_on = self.goes_on(asked, &error, &mut course);
+                    let failure = error.told(&worker);
+                    course.failed(&failure, guard);
+                    if !goes_on {
+                        return Err(failure);
+                    }
+                    course.failure = Some(failure);
                 }
-                Err(error) => return Err(failure(worker, error)),
             }
         }
     }
@@ -88,40 +112,171 @@ impl Forward<'_> {
     /// To this worker and no other.
     pub(crate) async fn to(&self, worker: &Arc<Worker>, asked: &Asked) -> Result<Forwarded, Failure> {
         let guard = worker.hold();
-        match self.attempt(worker, asked).await {
-            Ok(answer) => Ok(Forwarded { answer, guard, chosen: None }),
-            Err(error) => Err(failure(worker, error)),
+        match self.attempt().with(worker, asked).await {
+            Ok(answer) => Ok(Forwarded { answer, leg: Leg::new(guard, Verdict::None, 0), chosen: None }),
+            Err(error) => {
+                if matches!(error, AttemptError::Unreachable(_)) {
+                    worker.suspect();
+                }
+                Err(error.told(worker))
+            }
         }
     }
 
-    /// One exchange with the worker. A kept connection may have died of age just now; if it did, and nothing of an
-    /// answer had come, the request goes out once more on a new one: the worker never saw it.
-    async fn attempt(&self, worker: &Arc<Worker>, asked: &Asked) -> Result<Answer, AttemptError> {
-        if let Some(conn) = self.shard.idle.take(worker.slot()) {
-            match self.exchange(conn, worker, asked).await {
-                Err(ExchangeError::Silent { reused: true, .. }) => self.metrics.resends.inc(),
-                result => return result.map_err(AttemptError::Exchange),
-            }
+    /// The next worker to ask: at once if it is another one, after a wait if all that are left were busy before.
+    async fn next(&self, pool: &Pool, asked: &Asked, course: &mut Course) -> Option<Selected> {
+        let pays = course.kept.is_some();
+        if pays && !self.shard.budget.pay() {
+            course.nobody_told_more();
+            return None;
         }
-        let conn = Conn::open(worker.url(), self.settings.connect_timeout).await.map_err(|error| {
-            if is_own_fault(&error) {
-                AttemptError::OutOfResources(error)
-            } else {
-                AttemptError::Unreachable(error)
-            }
-        })?;
-        self.exchange(conn, worker, asked).await.map_err(AttemptError::Exchange)
+        let ask = self.ask(asked, course);
+        let mut selected = pool.select(&ask, &course.tried);
+        if selected.is_none() && course.is_worth_a_wait() {
+            course.rounds += 1;
+            let wait = self.settings.retry.backoff(course.rounds, self.shard.unit());
+            tokio::time::sleep(wait).await;
+            course.tried = Tried::default();
+            let ask = self.ask(asked, course);
+            selected = pool.select(&ask, &course.tried);
+        }
+        match &selected {
+            Some(_) if course.attempts > 0 => self.metrics.note_retry(course.reason),
+            None if pays => self.shard.budget.give_back(),
+            _ => {}
+        }
+        course.attempts += u32::from(selected.is_some());
+        selected
     }
 
-    async fn exchange(
-        &self,
-        conn: Conn,
-        worker: &Arc<Worker>,
-        asked: &Asked,
-    ) -> Result<Answer, ExchangeError> {
-        let method: &Method = &self.head.parts.method;
-        let write = |out: &mut Vec<u8>| self.head.write(worker.url(), out);
-        conn.exchange(method, write, &asked.body, (&self.shard.idle, worker.slot())).await
+    fn ask<'b>(&self, asked: &'b Asked, course: &mut Course) -> Ask<'b> {
+        // The moment that the request came is good enough for the first choice, and costs nothing.
+        course.chosen_ms = if course.attempts == 0 { self.now_ms } else { clock::now_ms() };
+        Ask {
+            prefix: asked.prefix.as_ref(),
+            tokens: asked.tokens,
+            streamed: asked.streamed,
+            hash: asked.hash,
+            now_ms: course.chosen_ms,
+        }
+    }
+
+    fn may_try_again(&self, asked: &Asked, course: &Course, again: Again) -> bool {
+        let is_first_doubt = again != Again::Doubtful || !course.has_doubt();
+        !asked.once_only && is_first_doubt && course.counted < self.settings.retry.limit()
+    }
+
+    /// Whether an attempt without an answer leaves the request fit for another worker.
+    fn goes_on(&self, asked: &Asked, error: &AttemptError, course: &mut Course) -> bool {
+        match error {
+            AttemptError::Unreachable(_) => {
+                course.reason = "unreachable";
+                self.settings.retry.enabled
+            }
+            AttemptError::Exchange(error) if error.is_reset() => {
+                course.reason = "reset";
+                course.counted += 1;
+                !asked.once_only && course.counted < self.settings.retry.limit()
+            }
+            AttemptError::Exchange(_) | AttemptError::Silence | AttemptError::OutOfResources(_) => false,
+        }
+    }
+
+    fn attempt(&self) -> Attempt<'_> {
+        Attempt { shard: self.shard, settings: self.settings, metrics: self.metrics, head: self.head }
+    }
+}
+
+impl Course {
+    /// Puts an answer and the verdict in it together. A worker hears one verdict on a request.
+    fn judge(&mut self, answer: Answer, guard: Guard, chosen: Chosen) -> Forwarded {
+        self.counted += 1;
+        let verdict = Outcome::of_status(answer.status).verdict();
+        let heard = self.judged.contains(guard.worker().slot());
+        let whole = if heard { Verdict::None } else { verdict };
+        Forwarded { answer, leg: Leg::new(guard, whole, self.chosen_ms), chosen: Some(chosen) }
+    }
+
+    /// Whether a worker has answered 500 before.
+    fn has_doubt(&self) -> bool {
+        self.doubted.is_some() || self.kept.as_ref().is_some_and(|kept| kept.again == Again::Doubtful)
+    }
+
+    /// A bad answer, while others are asked.
+    fn keep(&mut self, kept: Kept, slot: forebay_policy::Slot) {
+        self.reason = kept.again.as_str();
+        self.tried.add(slot);
+        if kept.again != Again::Busy {
+            self.judged.add(slot);
+        }
+        self.give_up_kept();
+        self.kept = Some(kept);
+    }
+
+    /// What was kept is not needed any more; what it says of its worker is.
+    fn give_up_kept(&mut self) {
+        let Some(Kept { again, forwarded: Forwarded { answer, leg, .. } }) = self.kept.take() else { return };
+        drop(answer);
+        if again == Again::Doubtful {
+            self.doubted = Some(leg);
+        } else {
+            leg.ended();
+        }
+    }
+
+    /// This is the answer. `only_one` says that no other worker could have been asked.
+    fn settle(mut self, kept: Kept, only_one: bool) -> Forwarded {
+        self.give_up_kept();
+        let Kept { again, mut forwarded } = kept;
+        match (again, self.doubted.take()) {
+            // It did better than the one before.
+            (Again::No, Some(doubted)) => doubted.ended(),
+            // Both say 500, or one does and nobody else was asked: the request's fault, for all that is known.
+            (Again::Doubtful, _) if !only_one => forwarded.leg.says_nothing(),
+            _ => {}
+        }
+        forwarded
+    }
+
+    /// An attempt without an answer.
+    fn failed(&mut self, failure: &Failure, guard: Guard) {
+        let slot = guard.worker().slot();
+        self.tried.add(slot);
+        match failure.outcome() {
+            Outcome::OutOfResources => {}
+            // The next probe decides, which is sooner and surer than a breaker.
+            Outcome::WorkerUnreachable | Outcome::ConnectTimeout => guard.worker().suspect(),
+            _ if self.judged.contains(slot) => {}
+            _ => {
+                self.judged.add(slot);
+                guard.failed(clock::now_ms());
+            }
+        }
+    }
+
+    /// Whether all that were asked may be asked again: they are well, and did not say for how long they are busy.
+    fn is_worth_a_wait(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| {
+            kept.again == Again::Busy && !asks_for_patience(&kept.forwarded.answer.headers)
+        })
+    }
+
+    /// Somebody else might have told whose fault it was, but could not be asked.
+    fn nobody_told_more(&mut self) {
+        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.again == Again::Doubtful) {
+            kept.forwarded.leg.says_nothing();
+        }
+    }
+
+    /// Nobody is left: the last answer as it was, or why there is none.
+    fn last_resort(self, pool: &Pool) -> Result<Forwarded, Failure> {
+        if let Some(kept) = self.kept {
+            return Ok(kept.forwarded);
+        }
+        match self.failure {
+            Some(failure) if failure.outcome() != Outcome::WorkerUnreachable => Err(failure),
+            _ => Err(exhausted(pool, u64::from(self.attempts.saturating_sub(1)))),
+        }
     }
 }
 
@@ -139,44 +294,12 @@ fn note(worker: &Worker, choice: &Choice) {
     );
 }
 
-/// Errors that say something of this process, not of the worker.
-fn is_own_fault(error: &io::Error) -> bool {
-    const EMFILE: i32 = 24;
-    const ENFILE: i32 = 23;
-    const EADDRNOTAVAIL: i32 = 99;
-    const ENOBUFS: i32 = 105;
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | EADDRNOTAVAIL | ENOBUFS))
-}
-
-fn exhausted(pool: &Pool, tried: &Tried) -> Failure {
-    let unhealthy = pool.workers().filter(|worker| !worker.eligible()).count();
+fn exhausted(pool: &Pool, retries: u64) -> Failure {
+    let count = |is: &dyn Fn(&Worker) -> bool| pool.workers().filter(|worker| is(worker)).count() as u64;
     Failure::PoolExhausted {
-        // Every worker tried was a failure, and each after the first a retry.
-        retries: tried.count().saturating_sub(1) as u64,
+        retries,
         pool_size: pool.workers().len() as u64,
-        unhealthy: unhealthy as u64,
-    }
-}
-
-/// What the client is told. Names of workers stay in the log.
-fn failure(worker: &Worker, error: AttemptError) -> Failure {
-    match error {
-        AttemptError::Unreachable(error) => {
-            worker.suspect();
-            tracing::warn!(worker = worker.name(), %error, "worker cannot be reached");
-            Failure::PoolExhausted { retries: 0, pool_size: 1, unhealthy: 1 }
-        }
-        AttemptError::OutOfResources(error) => {
-            tracing::error!(%error, "out of resources");
-            Failure::OutOfResources(error.kind().to_string())
-        }
-        AttemptError::Exchange(error) => {
-            tracing::warn!(worker = worker.name(), %error, "no answer from worker");
-            match error {
-                ExchangeError::Silent { .. } | ExchangeError::InsideHead => Failure::WorkerDied,
-                ExchangeError::Head(error) => Failure::InvalidResponse(error.to_string()),
-                ExchangeError::Framing(error) => Failure::InvalidResponse(error.to_string()),
-            }
-        }
+        open_circuits: count(&|worker| worker.blocked_by(Blocker::Open)),
+        unhealthy: count(&|worker| !worker.is_well()),
     }
 }

@@ -4,30 +4,40 @@
 //! - [`route`]: what a method and a path are.
 //! - [`authority`]: who may do what changes something.
 //! - [`classify`]: the body read, what must not pass taken out, the keys that policies choose by.
-//! - [`forward`]: a choice with its load, an exchange, and another one if it failed.
+//! - [`forward`]: a choice with its load, and another one if that failed.
+//! - `attempt`: one exchange with one worker; `retry`: whether it is followed by another.
 //! - [`headers`]: what crosses from one side to the other.
 //! - [`upstream`]: connections to workers.
-//! - [`relay`]: the body on its way to the client.
+//! - `leg`: a worker's load with what its answer will say of it.
+//! - [`relay`]: the body on its way to the client; `records`: event streams in whole records; `patience`: how long it may
+//!   take.
 //! - [`report`]: what the worker says of the prompt at the end of that body, against what was predicted.
 //! - [`fanout`]: requests that concern whole workers.
 //! - [`own`]: pages that the router answers itself.
 //! - [`outcome`], [`failure`]: every way a request can end, and what the client is told.
-//! - [`metrics`], [`settings`], [`shard`]: what is counted, what can be set, what a data thread has to itself.
+//! - [`metrics`], [`settings`], [`shard`], `clock`: what is counted, what can be set, what a data thread has to itself,
+//!   what all of them share.
 //!
 //! Architecture invariant: a response in progress has neither a task nor a channel. Whoever polls the client's side
 //! reads the worker's socket.
 
+mod attempt;
 pub mod authority;
 mod classify;
+mod clock;
 pub mod failure;
 mod fanout;
 mod forward;
 mod headers;
+mod leg;
 pub mod metrics;
 pub mod outcome;
 mod own;
+mod patience;
+mod records;
 pub mod relay;
 mod report;
+mod retry;
 pub mod route;
 pub mod router;
 pub mod settings;
@@ -36,7 +46,8 @@ pub mod upstream;
 
 pub use metrics::RouterMetrics;
 pub use relay::ResponseBody;
+pub use retry::RetrySettings;
 pub use route::{Class, Route};
 pub use router::{Begun, Router, Side};
-pub use settings::{HASH_SOURCES, RouterSettings, Secret, hash_source};
+pub use settings::{HASH_SOURCES, RouterSettings, Secret, TimeSettings, hash_source};
 pub use shard::Shard;

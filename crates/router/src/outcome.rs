@@ -2,6 +2,17 @@
 
 use http::StatusCode;
 
+/// What an exchange says of its worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It did its work, even if the client had asked for nonsense.
+    Success,
+    /// It failed.
+    Failure,
+    /// Nothing: it was busy, or nobody knows whose fault it was.
+    None,
+}
+
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -19,6 +30,20 @@ pub enum Outcome {
     Own,
     /// No worker could be chosen, or none of those chosen could be reached.
     PoolExhausted,
+    /// No connection to the worker that the request was meant for.
+    WorkerUnreachable,
+    /// No connection to a worker in time.
+    ConnectTimeout,
+    /// The head of the answer did not come in time.
+    HeadersTimeout,
+    /// The answer stalled.
+    Stalled,
+    /// The request took longer than it may.
+    RequestTimeout,
+    /// The client's body did not come in time.
+    ClientTimeout,
+    /// The worker reported a failure inside an event stream.
+    ErrorInStream,
     /// The router ran out of file descriptors, ports or buffers.
     OutOfResources,
     /// The connection ended before the response began.
@@ -37,7 +62,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 21] = [
         Self::Completed,
         Self::ClientError,
         Self::WorkerError,
@@ -45,6 +70,13 @@ impl Outcome {
         Self::Refused,
         Self::Own,
         Self::PoolExhausted,
+        Self::WorkerUnreachable,
+        Self::ConnectTimeout,
+        Self::HeadersTimeout,
+        Self::Stalled,
+        Self::RequestTimeout,
+        Self::ClientTimeout,
+        Self::ErrorInStream,
         Self::OutOfResources,
         Self::ResetBeforeHeaders,
         Self::InvalidResponse,
@@ -64,6 +96,13 @@ impl Outcome {
             Self::Refused => "refused",
             Self::Own => "own",
             Self::PoolExhausted => "pool_exhausted",
+            Self::WorkerUnreachable => "worker_unreachable",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::HeadersTimeout => "headers_timeout",
+            Self::Stalled => "stalled",
+            Self::RequestTimeout => "request_timeout",
+            Self::ClientTimeout => "client_timeout",
+            Self::ErrorInStream => "error_in_stream",
             Self::OutOfResources => "out_of_resources",
             Self::ResetBeforeHeaders => "reset_before_headers",
             Self::InvalidResponse => "invalid_response",
@@ -71,6 +110,16 @@ impl Outcome {
             Self::ClientGoneBeforeHeaders => "client_gone_before_headers",
             Self::ClientGoneMidStream => "client_gone_mid_stream",
             Self::Panicked => "panicked",
+        }
+    }
+
+    /// What it says of the worker if its answer came whole. 429 and 503 are how vLLM says that another worker should be
+    /// asked: it is busy, paused or scaling, and well.
+    pub(crate) const fn verdict(self) -> Verdict {
+        match self {
+            Self::Completed | Self::ClientError => Verdict::Success,
+            Self::WorkerError => Verdict::Failure,
+            _ => Verdict::None,
         }
     }
 

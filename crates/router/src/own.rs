@@ -6,6 +6,7 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::clock;
 use crate::failure::json;
 use crate::relay::ResponseBody;
 use crate::route::Page;
@@ -14,7 +15,7 @@ use crate::route::Page;
 pub(crate) fn answer(page: Page, world: &World) -> Response<ResponseBody> {
     match page {
         Page::Alive => page_of(StatusCode::OK, &Alive { status: "ok", total_workers: world.workers().len() }),
-        Page::Ready => readiness(world),
+        Page::Ready => readiness(world, clock::now_ms()),
         Page::Models => page_of(StatusCode::OK, &models(world)),
         Page::Version => page_of(StatusCode::OK, &version(world)),
     }
@@ -36,8 +37,8 @@ struct Ready {
 }
 
 /// Ready means that a worker could be chosen now.
-fn readiness(world: &World) -> Response<ResponseBody> {
-    let healthy_workers = world.workers().iter().filter(|worker| worker.eligible()).count();
+fn readiness(world: &World, now_ms: u64) -> Response<ResponseBody> {
+    let healthy_workers = world.workers().iter().filter(|worker| worker.admits(now_ms)).count();
     let total_workers = world.workers().len();
     let (code, status, reason) = match (healthy_workers, total_workers) {
         (0, 0) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", Some("there are no workers")),

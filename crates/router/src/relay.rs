@@ -1,15 +1,20 @@
 //! The body that goes to the client. It owns everything that lives as long as the response, and reads the worker's
 //! connection itself whenever the client can take more.
 
+use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use forebay_workers::Guard;
+use forebay_openai::Dialect;
 use http_body::{Body, Frame, SizeHint};
 
+use crate::failure::Failure;
+use crate::leg::Leg;
 use crate::metrics::Record;
 use crate::outcome::Outcome;
+use crate::patience::Patience;
+use crate::records::Records;
 use crate::report::Report;
 use crate::upstream::{BodyError, Upstream};
 
@@ -27,55 +32,133 @@ pub enum ResponseBody {
 /// aborts the request), then the load comes down, and the request is counted last.
 pub struct Relay {
     upstream: Upstream,
-    guard: Option<Guard>,
+    leg: Option<Leg>,
     record: Record,
-    /// What the worker will report of the prompt, if that is of use.
-    report: Option<Report>,
+    manner: Manner,
+    /// The last bytes have been handed out, by whomever they were written.
+    ended: bool,
+}
+
+/// How an answer is relayed.
+pub(crate) struct Manner {
     /// What the request counts as when the client has got everything.
-    complete: Outcome,
+    pub complete: Outcome,
+    /// If it is an event stream.
+    pub records: Option<Records>,
+    /// Of the route, for a last record of the router's own.
+    pub dialect: Dialect,
+    pub patience: Patience,
+    /// What the worker will report of the prompt, if that is of use.
+    pub report: Option<Report>,
 }
 
 impl Relay {
-    pub(crate) fn new(
-        upstream: Upstream,
-        guard: Guard,
-        mut record: Record,
-        complete: Outcome,
-        report: Option<Report>,
-    ) -> Self {
+    pub(crate) fn new(upstream: Upstream, leg: Leg, mut record: Record, manner: Manner) -> Self {
+        let mut leg = Some(leg);
         // A body that came whole with the head leaves nothing to wait for on the worker's side.
-        let guard = (!upstream.at_end()).then_some(guard);
-        record.outcome = if upstream.is_finished() { complete } else { Outcome::ClientGoneMidStream };
-        Self { upstream, guard, record, report, complete }
+        if upstream.at_end() {
+            end(&mut leg);
+        }
+        let ended = upstream.is_finished();
+        record.outcome = if ended { manner.complete } else { Outcome::ClientGoneMidStream };
+        Self { upstream, leg, record, manner, ended }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        let polled = self.upstream.poll_chunk(cx);
-        match &polled {
-            Poll::Ready(Some(Ok(bytes))) => {
-                if let (Some(took), Some(guard)) = (self.record.chunk(), &mut self.guard) {
-                    guard.first_token(took);
+        while !self.ended {
+            match self.upstream.poll_chunk(cx) {
+                Poll::Pending => {
+                    let stage = ready!(self.manner.patience.poll(cx));
+                    self.upstream.close();
+                    let error = BodyError::Io(io::ErrorKind::TimedOut.into());
+                    return Poll::Ready(Some(self.break_off(&Failure::WorkerTimeout(stage), error)));
                 }
-                if let Some(report) = &mut self.report {
-                    report.take_in(bytes);
+                Poll::Ready(Some(Ok(chunk))) => {
+                    let goes = self.take(chunk);
+                    if !goes.is_empty() {
+                        return Poll::Ready(Some(Ok(goes)));
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    return Poll::Ready(Some(self.break_off(&Failure::WorkerDiedMidStream, error)));
+                }
+                Poll::Ready(None) => {
+                    let rest = self.finish();
+                    return Poll::Ready((!rest.is_empty()).then_some(Ok(rest)));
                 }
             }
-            Poll::Ready(Some(Err(_))) => {
-                self.guard = None;
-                self.record.outcome = Outcome::ResetMidStream;
-            }
-            Poll::Ready(None) | Poll::Pending => {}
         }
+        Poll::Ready(None)
+    }
+
+    /// Takes what came; gives what goes on.
+    fn take(&mut self, chunk: Bytes) -> Bytes {
+        if let (Some(took), Some(leg)) = (self.record.chunk(), &mut self.leg) {
+            leg.first_byte(self.record.started, took);
+        }
+        if let Some(report) = &mut self.manner.report {
+            report.take_in(&chunk);
+        }
+        self.manner.patience.moved();
+        let goes = match &mut self.manner.records {
+            Some(records) => records.pass(chunk),
+            None => chunk,
+        };
         if self.upstream.at_end() {
-            self.guard = None;
-            if self.upstream.is_finished() {
-                self.record.outcome = self.complete;
-                if let Some(report) = self.report.take() {
-                    report.end();
-                }
+            self.hear_error();
+            end(&mut self.leg);
+        }
+        if !self.upstream.is_finished() {
+            return goes;
+        }
+        let rest = self.finish();
+        if rest.is_empty() { goes } else { [goes, rest].concat().into() }
+    }
+
+    /// The worker's message is whole: gives what was held back of it.
+    fn finish(&mut self) -> Bytes {
+        self.hear_error();
+        end(&mut self.leg);
+        self.ended = true;
+        if let Some(report) = self.manner.report.take() {
+            report.end();
+        }
+        let records = self.manner.records.as_mut();
+        let has_error = records.as_ref().is_some_and(|records| records.has_error());
+        self.record.outcome = if has_error { Outcome::ErrorInStream } else { self.manner.complete };
+        records.map(Records::rest).unwrap_or_default()
+    }
+
+    /// A worker that reports a failure in so many words is alive, and nobody knows whose fault it was.
+    fn hear_error(&mut self) {
+        if let (Some(records), Some(leg)) = (&self.manner.records, &mut self.leg)
+            && records.has_error()
+        {
+            leg.says_nothing();
+        }
+    }
+
+    /// The worker's message will not become whole. The client of an event stream is told with a last record; any other
+    /// answer is cut, so that it does not look whole.
+    fn break_off(&mut self, failure: &Failure, error: BodyError) -> Result<Bytes, BodyError> {
+        if let Some(leg) = self.leg.take() {
+            match failure.outcome() {
+                Outcome::RequestTimeout => drop(leg),
+                _ => leg.broke(),
             }
         }
-        polled
+        self.ended = true;
+        self.record.outcome = failure.outcome();
+        match &self.manner.records {
+            Some(records) if records.takes_more() => Ok(failure.record(self.manner.dialect)),
+            _ => Err(error),
+        }
+    }
+}
+
+fn end(leg: &mut Option<Leg>) {
+    if let Some(leg) = leg.take() {
+        leg.ended();
     }
 }
 
@@ -97,7 +180,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_empty(),
-            Self::Relay(relay) => relay.upstream.is_finished(),
+            Self::Relay(relay) => relay.ended,
         }
     }
 

@@ -88,11 +88,12 @@ fn number(text: &[u8], names: &[Finder<'_>]) -> Option<u64> {
 mod tests {
     use super::*;
     use forebay_policy::{Ask, PolicySettings, PrefixKey};
-    use forebay_workers::{HealthSettings, Models, Tried, registry};
+    use forebay_workers::{BreakerSettings, HealthSettings, Models, Tried, registry};
 
     /// What is counted of an answer that comes in pieces of `size` bytes.
     fn told(answer: &str, size: usize) -> Checked {
-        let (reader, writer) = registry(PolicySettings::default(), 1, HealthSettings::default());
+        let (reader, writer) =
+            registry(PolicySettings::default(), 1, HealthSettings::default(), BreakerSettings::default());
         let worker = writer.add("http://w:1".parse().unwrap(), None);
         writer.learnt(&worker, Models::Any, None);
         writer.probed(&worker, true);

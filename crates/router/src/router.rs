@@ -2,23 +2,30 @@
 //! order.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 
+use bytes::Bytes;
 use forebay_workers::{Pool, PoolError, Reader, World, Writer};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
+use tokio::time::{timeout, timeout_at};
 
 use crate::authority;
 use crate::classify::{self, Asked, Classifier};
-use crate::failure::Failure;
+use crate::clock;
+use crate::failure::{Failure, Stage};
 use crate::fanout::Order;
 use crate::forward::{Forward, Forwarded};
 use crate::headers::{self, REQUEST_ID, Written};
 use crate::metrics::{Record, RouterMetrics};
 use crate::outcome::Outcome;
 use crate::own;
-use crate::relay::{Relay, ResponseBody};
+use crate::patience::Patience;
+use crate::records::Records;
+use crate::relay::{Manner, Relay, ResponseBody};
 use crate::report::Report;
 use crate::route::{Action, Class, Refusal, Route};
 use crate::settings::RouterSettings;
@@ -142,18 +149,23 @@ impl Router {
         let length = (!bodiless).then_some(asked.body.len());
         let head =
             Written { parts: &call.parts, made_id: call.made_id.as_ref(), length, authorization: None };
-        let now_ms = shard.millis(call.record.started);
+        let now_ms = clock::millis(call.record.started);
         let forward =
             Forward { shard, settings: &self.settings, metrics: &self.metrics, head: &head, now_ms };
-        match forward.to_any_of(pool, &asked).await {
-            Ok(forwarded) => call.relayed(forwarded, self.settings.expose_routing_headers),
+        let times = &self.settings.times;
+        let deadline = times.request.and_then(|limit| call.record.started.checked_add(limit));
+        match within(deadline, forward.to_any_of(pool, &asked)).await {
+            Ok(forwarded) => {
+                let patience = Patience::new(times.stream_idle, deadline);
+                call.relayed(forwarded, patience, self.settings.expose_routing_headers)
+            }
             Err(failure) => call.answered(Err(failure)),
         }
     }
 
     /// Reads the body, and what it asks for.
     async fn classify(&self, call: &Call, body: Incoming) -> Result<Asked, Failure> {
-        let body = classify::read_body(body, self.settings.max_payload_bytes).await?;
+        let body = self.read(body).await?;
         let classifier = Classifier {
             settings: &self.settings,
             metrics: &self.metrics,
@@ -167,6 +179,15 @@ impl Router {
         }
     }
 
+    /// Reads the body whole, within its limits.
+    async fn read(&self, body: Incoming) -> Result<Bytes, Failure> {
+        let mut reading = pin!(classify::read_body(body, self.settings.max_payload_bytes));
+        match self.settings.times.client_body {
+            Some(limit) => timeout(limit, reading.as_mut()).await.unwrap_or(Err(Failure::BodyTimeout)),
+            None => reading.await,
+        }
+    }
+
     /// A request that concerns whole workers.
     async fn control(
         self: &Arc<Self>,
@@ -176,7 +197,7 @@ impl Router {
         action: Action,
     ) -> Response<ResponseBody> {
         let Call { route, parts, world, made_id, mut record, .. } = call;
-        let answered = match classify::read_body(body, self.settings.max_payload_bytes).await {
+        let answered = match self.read(body).await {
             Ok(body) => {
                 let (router, shard) = (Arc::clone(self), Arc::clone(shard));
                 Order { router, shard, parts, made_id, body, action }.carry_out(&world).await
@@ -203,21 +224,26 @@ impl Call {
     }
 
     /// The worker's answer, on its way to the client.
-    fn relayed(self, forwarded: Forwarded, expose: bool) -> Response<ResponseBody> {
-        let Forwarded { mut answer, guard, chosen } = forwarded;
+    fn relayed(self, forwarded: Forwarded, patience: Patience, expose: bool) -> Response<ResponseBody> {
+        let Forwarded { mut answer, leg, chosen } = forwarded;
         if let Some(chosen) = chosen.as_ref().filter(|_| expose) {
-            headers::expose(&mut answer.headers, guard.worker().name(), &chosen.choice);
+            headers::expose(&mut answer.headers, leg.worker().name(), &chosen.choice);
         }
         let report = chosen
             .filter(|_| answer.status.is_success())
-            .and_then(|chosen| Report::new(guard.worker(), &chosen.policy, chosen.choice, chosen.is_text));
+            .and_then(|chosen| Report::new(leg.worker(), &chosen.policy, chosen.choice, chosen.is_text));
         let mut record = self.record;
         let streamed = answer
             .headers
             .get(header::CONTENT_TYPE)
             .is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
         record.status(answer.status, streamed);
-        let relay = Relay::new(answer.body, guard, record, Outcome::of_status(answer.status), report);
+        // To a body of known length nothing can be added.
+        let is_open = answer.body.size_hint().exact().is_none();
+        let records = streamed.then(|| if is_open { Records::default() } else { Records::raw() });
+        let complete = Outcome::of_status(answer.status);
+        let manner = Manner { complete, records, dialect: self.route.dialect, patience, report };
+        let relay = Relay::new(answer.body, leg, record, manner);
         let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
         *response.status_mut() = answer.status;
         *response.headers_mut() = answer.headers;
@@ -247,6 +273,20 @@ impl Record {
     }
 }
 
+/// Ends what takes too long. Most have no limit, and pay nothing.
+async fn within<T>(
+    deadline: Option<Instant>,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut work = pin!(work);
+    match deadline {
+        Some(deadline) => timeout_at(deadline.into(), work.as_mut())
+            .await
+            .unwrap_or(Err(Failure::WorkerTimeout(Stage::Request))),
+        None => work.await,
+    }
+}
+
 /// The pool that serves what is asked for. A body that could not name a model may go anywhere.
 fn pick_pool<'w>(world: &'w World, class: Class, asked: &Asked) -> Result<&'w Arc<Pool>, Failure> {
     if class == Class::PickOne && !asked.is_object {
@@ -257,7 +297,7 @@ fn pick_pool<'w>(world: &'w World, class: Class, asked: &Asked) -> Result<&'w Ar
         PoolError::ModelNeeded => Failure::ModelNeeded,
         PoolError::NothingKnown => {
             let pool_size = world.workers().len() as u64;
-            Failure::PoolExhausted { retries: 0, pool_size, unhealthy: pool_size }
+            Failure::PoolExhausted { retries: 0, pool_size, open_circuits: 0, unhealthy: pool_size }
         }
     })
 }

@@ -5,13 +5,17 @@ use std::time::Duration;
 use forebay_policy::HashKeyKind;
 use http::HeaderName;
 
+use crate::retry::RetrySettings;
+
 /// Knobs of the request path.
 #[derive(Debug, Clone)]
 pub struct RouterSettings {
     /// Largest request body, in bytes.
     pub max_payload_bytes: usize,
-    /// Longest wait for a connection to a worker.
-    pub connect_timeout: Duration,
+    /// Time limits.
+    pub times: TimeSettings,
+    /// Retries.
+    pub retry: RetrySettings,
     /// Sources of the hash key, in order.
     pub hash_key: Vec<HashKeyKind>,
     /// Whether `X-Forwarded-For` tells who the client is.
@@ -28,6 +32,33 @@ pub struct RouterSettings {
     pub api_key: Option<Secret>,
     /// Key that gives the admin right.
     pub admin_api_key: Option<Secret>,
+}
+
+/// Time limits of the request path. `None` is no limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimeSettings {
+    /// Longest wait for a connection to a worker.
+    pub connect: Duration,
+    /// Longest wait for the head of a worker's answer. A long prompt may take minutes before it comes.
+    pub response_header: Option<Duration>,
+    /// Longest time without a byte inside an answer.
+    pub stream_idle: Option<Duration>,
+    /// Longest time from the request's head to the end of the answer, all attempts together.
+    pub request: Option<Duration>,
+    /// Longest wait for the whole body of a request.
+    pub client_body: Option<Duration>,
+}
+
+impl Default for TimeSettings {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            response_header: None,
+            stream_idle: Some(Duration::from_secs(300)),
+            request: None,
+            client_body: Some(Duration::from_secs(300)),
+        }
+    }
 }
 
 /// A text that never shows in logs.
@@ -56,7 +87,8 @@ impl Default for RouterSettings {
     fn default() -> Self {
         Self {
             max_payload_bytes: 512 * 1024 * 1024,
-            connect_timeout: Duration::from_secs(10),
+            times: TimeSettings::default(),
+            retry: RetrySettings::default(),
             hash_key: HASH_SOURCES.map(|(_, kind)| kind).to_vec(),
             trust_forwarded: false,
             trust_client_internals: false,

@@ -1,20 +1,24 @@
 //! What one data thread has to itself.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use bytes::Bytes;
 use http::HeaderValue;
 
 use crate::headers::{ID_LENGTH, id};
+use crate::retry::Budget;
 use crate::upstream::Idle;
 
 /// State of one data thread. Nothing in it is ever contended.
 pub struct Shard {
     /// Connections to workers that wait for a request.
     pub(crate) idle: Arc<Idle>,
+    /// What retries may cost.
+    pub(crate) budget: Budget,
     ids: Mutex<Ids>,
-    born: Instant,
+    nonce: u64,
+    draws: AtomicU64,
 }
 
 /// Ids for requests that come without one, written many at a time: one allocation serves them all.
@@ -32,12 +36,20 @@ impl Shard {
     /// `nonce` must differ between threads, and between processes: request ids begin with it.
     pub fn new(nonce: u64) -> Self {
         let ids = Mutex::new(Ids { nonce, written: 0, ready: Bytes::new() });
-        Self { idle: Arc::default(), ids, born: Instant::now() }
+        Self { idle: Arc::default(), budget: Budget::default(), ids, nonce, draws: AtomicU64::new(0) }
     }
 
-    /// Closes idle connections that are too old to be reused. Called once a second.
+    /// Closes idle connections that are too old to be reused, and lets the budget for retries grow. Called once a second.
     pub fn sweep(&self) {
         self.idle.sweep();
+        self.budget.refill();
+    }
+
+    /// A number from 0 to 1 that is as good as random.
+    pub(crate) fn unit(&self) -> f64 {
+        let count = self.draws.fetch_add(1, Ordering::Relaxed);
+        let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(&count.to_le_bytes(), self.nonce);
+        f64::from((drawn >> 32) as u32) / f64::from(u32::MAX)
     }
 
     /// An id for a request that came without one.
@@ -45,11 +57,6 @@ impl Shard {
         let id = self.ids.lock().unwrap_or_else(PoisonError::into_inner).next();
         // Hexadecimal digits are always a valid value.
         HeaderValue::from_maybe_shared(id).unwrap_or_else(|_| HeaderValue::from_static("-"))
-    }
-
-    /// A moment in milliseconds on a clock that only goes forward.
-    pub(crate) fn millis(&self, at: Instant) -> u64 {
-        u64::try_from(at.duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
     }
 }
 

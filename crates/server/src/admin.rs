@@ -95,6 +95,7 @@ struct WorkerEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     dp_rank: Option<u32>,
     health: &'static str,
+    breaker: &'static str,
     /// Absent if it would not say, so that it is taken to serve any name.
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<Vec<String>>,
@@ -111,6 +112,7 @@ async fn workers(State(admin): State<Arc<Admin>>) -> Json<WorkerList> {
         url: worker.url().to_string(),
         dp_rank: worker.dp_rank(),
         health: worker.health_word(),
+        breaker: worker.breaker_state().as_str(),
         models: match &*worker.models() {
             Models::Named(served) => Some(served.iter().map(|model| model.id.clone()).collect()),
             Models::Unread | Models::Any => None,

@@ -39,7 +39,12 @@ impl App {
         let listener = listen("--port", settings.listen)?;
         let admin_listener = listen("--admin-port", settings.admin)?;
         let (address, admin_address) = (local(&listener)?, local(&admin_listener)?);
-        let (reader, writer) = registry(settings.policy.clone(), settings.seed, settings.health.clone());
+        let (reader, writer) = registry(
+            settings.policy.clone(),
+            settings.seed,
+            settings.health.clone(),
+            settings.breaker.clone(),
+        );
         let auditor = Arc::new(Auditor::default());
         let metrics =
             Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;

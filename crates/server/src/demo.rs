@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use crate::app::App;
 use crate::flags::Flags;
 use crate::given::{Given, Rejected};
-use crate::resolve::WORKERS;
+use crate::rules::WORKERS;
 use crate::run::{control_runtime, serve_on};
 use crate::settings::Settings;
 use crate::simulate::start_worker;

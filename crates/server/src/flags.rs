@@ -113,6 +113,64 @@ pub struct Flags {
     #[arg(long, value_name = "N", help_heading = "Health")]
     pub health_success_threshold: Option<Given>,
 
+    /// Attempts in all that a request gets, as in vllm-router; workers that cannot be reached do not count. Answers with
+    /// 429, 502, 503 and 504, and 500 once, are worth another attempt, as long as retries are no more than a tenth of
+    /// the traffic [default: 5]
+    #[arg(long, value_name = "N", help_heading = "Retries")]
+    pub retry_max_retries: Option<Given>,
+    /// Ask one worker only, whatever comes of it [default: false]
+    #[arg(long, value_name = "BOOL", help_heading = "Retries")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub disable_retries: Option<Given>,
+    /// Wait before busy workers are asked for the second time, in milliseconds; other workers are asked at once
+    /// [default: 50]
+    #[arg(long, value_name = "MS", help_heading = "Retries")]
+    pub retry_initial_backoff_ms: Option<Given>,
+    /// Longest such wait, in milliseconds [default: 30000]
+    #[arg(long, value_name = "MS", help_heading = "Retries")]
+    pub retry_max_backoff_ms: Option<Given>,
+    /// Each wait is so many times the one before; at least 1 [default: 1.5]
+    #[arg(long, value_name = "FACTOR", help_heading = "Retries")]
+    pub retry_backoff_multiplier: Option<Given>,
+    /// Share of a wait, from 0 to 1, by which it is longer or shorter at random [default: 0.2]
+    #[arg(long, value_name = "SHARE", help_heading = "Retries")]
+    pub retry_jitter_factor: Option<Given>,
+
+    /// Longest wait for the head of a worker's answer, in seconds; 0 is no limit, since a long prompt may take minutes
+    /// [default: 0]
+    #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
+    pub response_header_timeout_secs: Option<Given>,
+    /// Longest time without a byte inside a worker's answer, in seconds; 0 is no limit [default: 300]
+    #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
+    pub stream_idle_timeout_secs: Option<Given>,
+    /// Longest time from a request's head to the end of its answer, all attempts together, in seconds; 0 is no limit
+    /// [default: 0]
+    #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
+    pub request_timeout_secs: Option<Given>,
+    /// Longest wait for the whole body of a request, in seconds; 0 is no limit [default: 300]
+    #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
+    pub client_body_timeout_secs: Option<Given>,
+
+    /// Failures within the window that open a worker's circuit breaker, so that it is not chosen, if the worker had no
+    /// more successes than failures meanwhile; at most 100000. What clients did wrong, 429 and 503 are no failures
+    /// [default: 10]
+    #[arg(long, value_name = "N", help_heading = "Circuit breaker")]
+    pub cb_failure_threshold: Option<Given>,
+    /// Successes in a row until a half-open breaker closes, and requests at a time that it lets through
+    /// [default: 3]
+    #[arg(long, value_name = "N", help_heading = "Circuit breaker")]
+    pub cb_success_threshold: Option<Given>,
+    /// How long a breaker stays open before it is half-open, in seconds; fractions allowed [default: 60]
+    #[arg(long, value_name = "SECONDS", help_heading = "Circuit breaker")]
+    pub cb_timeout_duration_secs: Option<Given>,
+    /// How long a failure counts, in seconds; fractions allowed [default: 120]
+    #[arg(long, value_name = "SECONDS", help_heading = "Circuit breaker")]
+    pub cb_window_duration_secs: Option<Given>,
+    /// Choose workers however many requests they failed [default: false]
+    #[arg(long, value_name = "BOOL", help_heading = "Circuit breaker")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub disable_circuit_breaker: Option<Given>,
+
     /// Key shown to workers when forebay itself asks them. A command line is visible to other users: prefer the
     /// environment variable FOREBAY_API_KEY or the config file [default: none]
     #[arg(long, value_name = "KEY", help_heading = "Security")]

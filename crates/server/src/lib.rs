@@ -1,7 +1,7 @@
 //! The application: command line, configuration, listeners, admin API. The only crate that knows of all the others.
 //!
 //! Reading order:
-//! - [`command`], [`flags`], [`given`], [`config`], [`resolve`]: from what was typed and written to [`settings`].
+//! - [`command`], [`flags`], [`given`], [`config`], [`resolve`], `limits`, `rules`: from what was typed and written to [`settings`].
 //! - [`run`]: from settings to the end of the process.
 //! - [`app`]: listeners, threads and tasks put together; [`data`]: the data threads; [`door`]: where requests come in.
 //! - [`admin`]: resets, the list of workers, metrics.
@@ -19,8 +19,10 @@ mod drain;
 pub mod events;
 pub mod flags;
 pub mod given;
+mod limits;
 pub mod log;
 pub mod resolve;
+mod rules;
 pub mod run;
 pub mod settings;
 pub mod signals;

@@ -1,107 +1,19 @@
-//! Flags in, settings out: reads every value, checks its range and says what is allowed. The only place that does.
+//! Flags in, settings out: reads every value by its rule and says what is wrong with it.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
-use std::time::Duration;
 
-use forebay_policy::{CacheAwareSettings, HashKeyKind, MIN_TREE_BYTES, PolicyKind, PolicySettings};
-use forebay_router::{RouterSettings, Secret, hash_source};
+use forebay_policy::{CacheAwareSettings, HashKeyKind, PolicySettings};
+use forebay_router::{RouterSettings, Secret};
 use forebay_workers::{HealthSettings, WorkerUrl};
-use http::HeaderName;
 
 use crate::flags::Flags;
 use crate::given::{Given, Rejected};
-use crate::settings::{Listen, LogFormat, LogLevel, LogSettings, Settings};
-
-/// What a value must look like.
-pub(crate) struct Rule<T> {
-    /// Completes "… is not"; names the unit.
-    allowed: &'static str,
-    read: fn(&str) -> Option<T>,
-}
-
-const IP: Rule<IpAddr> =
-    Rule { allowed: "an IP address such as 127.0.0.1 or ::1", read: |text| text.parse().ok() };
-/// A TCP port; 0 takes a free one.
-pub(crate) const PORT: Rule<u16> =
-    Rule { allowed: "a port number from 0 to 65535", read: |text| text.parse().ok() };
-const BOOL: Rule<bool> = Rule { allowed: "true or false", read: |text| text.parse().ok() };
-/// How many simulated workers.
-pub(crate) const WORKERS: Rule<u16> = Rule {
-    allowed: "a number of workers from 1 to 64",
-    read: |text| text.parse().ok().filter(|count| (1..=64).contains(count)),
+use crate::limits;
+use crate::rules::{
+    BOOL, BYTES, DURATION, FACTOR, HASH_SOURCE, HEADER, IP, LOG_FORMAT, LOG_LEVEL, PATH, POLICY, PORT,
+    PROBES, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS, TOKENS, TREE_BYTES,
 };
-const THREADS: Rule<usize> = Rule {
-    allowed: "a number of threads from 1 to 1024",
-    read: |text| text.parse().ok().filter(|count| (1..=1024).contains(count)),
-};
-const BYTES: Rule<usize> = Rule {
-    allowed: "a number of bytes; at least 1",
-    read: |text| text.parse().ok().filter(|&bytes| bytes > 0),
-};
-const TREE_BYTES: Rule<u64> = Rule {
-    allowed: "a usable number of bytes; at least 1048576 (1 MiB)",
-    read: |text| text.parse().ok().filter(|&bytes| bytes >= MIN_TREE_BYTES),
-};
-const DURATION: Rule<Duration> = Rule {
-    allowed: "a number of seconds from 0.001 to 31536000 (a year)",
-    read: |text| {
-        let seconds = text.parse().ok().filter(|seconds| (0.001..=31_536_000.0).contains(seconds))?;
-        Duration::try_from_secs_f64(seconds).ok()
-    },
-};
-const SECONDS: Rule<u64> = Rule {
-    allowed: "a whole number of seconds from 1 to 31536000 (a year)",
-    read: |text| text.parse().ok().filter(|seconds| (1..=31_536_000).contains(seconds)),
-};
-const SECONDS_OR_NEVER: Rule<u64> = Rule {
-    allowed: "a whole number of seconds from 0 (never) to 31536000 (a year)",
-    read: |text| text.parse().ok().filter(|&seconds| seconds <= 31_536_000),
-};
-const POLICY: Rule<PolicyKind> = Rule {
-    allowed: "cache_aware, power_of_two, consistent_hash, round_robin or random",
-    read: |text| text.parse().ok(),
-};
-const SEED: Rule<u64> =
-    Rule { allowed: "a whole number from 0 to 18446744073709551615", read: |text| text.parse().ok() };
-const SHARE: Rule<f64> = Rule {
-    allowed: "a share from 0 to 1",
-    read: |text| text.parse().ok().filter(|share| (0.0..=1.0).contains(share)),
-};
-const FACTOR: Rule<f64> = Rule {
-    allowed: "a finite factor of at least 1",
-    read: |text| text.parse().ok().filter(|factor: &f64| *factor >= 1.0 && factor.is_finite()),
-};
-const REQUESTS: Rule<u32> =
-    Rule { allowed: "a number of requests from 0 to 4294967295", read: |text| text.parse().ok() };
-const TOKENS: Rule<u64> =
-    Rule { allowed: "a number of tokens from 0 to 18446744073709551615", read: |text| text.parse().ok() };
-const PROBES: Rule<u32> = Rule {
-    allowed: "a number of probes from 1 to 4294967295",
-    read: |text| text.parse().ok().filter(|&count| count > 0),
-};
-const PATH: Rule<String> = Rule {
-    allowed: "a path that starts with / and has no spaces, as /health",
-    read: |text| {
-        let fits = text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic() && b != b'#');
-        fits.then(|| text.to_owned())
-    },
-};
-const HEADER: Rule<HeaderName> =
-    Rule { allowed: "the name of a header", read: |text| HeaderName::from_bytes(text.as_bytes()).ok() };
-const HASH_SOURCE: Rule<HashKeyKind> = Rule {
-    allowed: "one of x-session-id, x-user-id, body, authorization, client-ip, body-hash",
-    read: hash_source,
-};
-const LOG_LEVEL: Rule<LogLevel> = Rule { allowed: "error, warn, info, debug or trace", read: log_level };
-const LOG_FORMAT: Rule<LogFormat> = Rule {
-    allowed: "text or json",
-    read: |text| match text {
-        "text" => Some(LogFormat::Text),
-        "json" => Some(LogFormat::Json),
-        _ => None,
-    },
-};
+use crate::settings::{Listen, LogSettings, Settings};
 
 /// The settings that `flags` stand for; what is not given has its default. Draws the seed if none is given.
 ///
@@ -139,6 +51,21 @@ pub fn settings(
         health_check_timeout_secs,
         health_failure_threshold,
         health_success_threshold,
+        retry_max_retries,
+        disable_retries,
+        retry_initial_backoff_ms,
+        retry_max_backoff_ms,
+        retry_backoff_multiplier,
+        retry_jitter_factor,
+        response_header_timeout_secs,
+        stream_idle_timeout_secs,
+        request_timeout_secs,
+        client_body_timeout_secs,
+        cb_failure_threshold,
+        cb_success_threshold,
+        cb_timeout_duration_secs,
+        cb_window_duration_secs,
+        disable_circuit_breaker,
         api_key,
         admin_api_key,
         trust_forwarded,
@@ -168,7 +95,29 @@ pub fn settings(
         eviction_interval_secs,
     ];
     let thresholds = [health_failure_threshold, health_success_threshold];
-    let times = [health_check_interval_secs, health_check_timeout_secs];
+    let retry = [
+        disable_retries,
+        retry_max_retries,
+        retry_initial_backoff_ms,
+        retry_max_backoff_ms,
+        retry_backoff_multiplier,
+        retry_jitter_factor,
+    ];
+    let times = [
+        connect_timeout_secs,
+        response_header_timeout_secs,
+        stream_idle_timeout_secs,
+        request_timeout_secs,
+        client_body_timeout_secs,
+    ];
+    let breaker = [
+        disable_circuit_breaker,
+        cb_failure_threshold,
+        cb_success_threshold,
+        cb_timeout_duration_secs,
+        cb_window_duration_secs,
+    ];
+    let probing = [health_check_interval_secs, health_check_timeout_secs];
     Ok(Settings {
         listen,
         admin,
@@ -199,18 +148,16 @@ pub fn settings(
             cache: cache_aware(cache, &or.policy.cache)?,
         },
         seed: seed.map_or_else(|| Ok(drawn_seed()), |seed| SEED.of("seed", &seed))?,
-        health: health(health_check_endpoint, times, thresholds, or.health)?,
+        health: health(health_check_endpoint, probing, thresholds, or.health)?,
+        breaker: limits::breaker(breaker, &or.breaker)?,
         router: RouterSettings {
             max_payload_bytes: BYTES.read(
                 "max-payload-size",
                 max_payload_size,
                 or.router.max_payload_bytes,
             )?,
-            connect_timeout: DURATION.read(
-                "connect-timeout-secs",
-                connect_timeout_secs,
-                or.router.connect_timeout,
-            )?,
+            times: limits::times(times, &or.router.times)?,
+            retry: limits::retry(retry, &or.router.retry)?,
             hash_key: hash_key.map_or(Ok(or.router.hash_key), |given| distinct_sources(&given))?,
             trust_forwarded: BOOL.read("trust-forwarded", trust_forwarded, or.router.trust_forwarded)?,
             trust_client_internals: BOOL.read(
@@ -235,18 +182,6 @@ pub fn settings(
             format: LOG_FORMAT.read("log-format", log_format, or.log.format)?,
         },
     })
-}
-
-impl<T> Rule<T> {
-    /// The value of `given`.
-    fn of(&self, key: &'static str, given: &Given) -> Result<T, Rejected> {
-        (self.read)(given.text()).ok_or_else(|| given.reject(key, format!("{given} is not {}", self.allowed)))
-    }
-
-    /// The value of `given`, or `default`.
-    pub(crate) fn read(&self, key: &'static str, given: Option<Given>, default: T) -> Result<T, Rejected> {
-        given.map_or(Ok(default), |given| self.of(key, &given))
-    }
 }
 
 /// Both would want the same socket.
@@ -324,17 +259,6 @@ fn secret(key: &'static str, given: &Given) -> Result<Secret, Rejected> {
         text => return Ok(Secret::new(text.to_owned())),
     };
     Err(given.reject(key, problem.to_owned()))
-}
-
-fn log_level(name: &str) -> Option<LogLevel> {
-    match name {
-        "error" | "critical" => Some(LogLevel::Error),
-        "warn" | "warning" => Some(LogLevel::Warn),
-        "info" => Some(LogLevel::Info),
-        "debug" => Some(LogLevel::Debug),
-        "trace" => Some(LogLevel::Trace),
-        _ => None,
-    }
 }
 
 /// Differs from start to start: the keys of the standard library's hasher come from the operating system.

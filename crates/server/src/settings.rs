@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use forebay_policy::PolicySettings;
 use forebay_router::RouterSettings;
-use forebay_workers::{HealthSettings, WorkerUrl};
+use forebay_workers::{BreakerSettings, HealthSettings, WorkerUrl};
 
 /// Most data threads that are started without being asked for.
 const MAX_DEFAULT_THREADS: usize = 4;
@@ -37,6 +37,8 @@ pub struct Settings {
     pub seed: u64,
     /// Knobs of the health probe.
     pub health: HealthSettings,
+    /// Knobs of the circuit breakers.
+    pub breaker: BreakerSettings,
     /// Knobs of the request path.
     pub router: RouterSettings,
     /// What is logged, and how.
@@ -102,6 +104,7 @@ impl Default for Settings {
             policy: PolicySettings::default(),
             seed: 0,
             health: HealthSettings::default(),
+            breaker: BreakerSettings::default(),
             router: RouterSettings::default(),
             log: LogSettings::default(),
         }

@@ -9,7 +9,7 @@ use forebay_sim::{Worker, WorkerOptions};
 
 use crate::events::Event;
 use crate::given::{Given, Rejected};
-use crate::resolve::{PORT, WORKERS};
+use crate::rules::{PORT, WORKERS};
 use crate::run::control_runtime;
 use crate::signals::Signals;
 use crate::startup::StartupError;

@@ -58,12 +58,13 @@ impl Auditor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HealthSettings, registry};
+    use crate::{BreakerSettings, HealthSettings, registry};
     use forebay_policy::PolicySettings;
 
     #[test]
     fn a_counter_written_by_hand_is_found_once() {
-        let (reader, writer) = registry(PolicySettings::default(), 0, HealthSettings::default());
+        let (reader, writer) =
+            registry(PolicySettings::default(), 0, HealthSettings::default(), BreakerSettings::default());
         let worker = writer.add("http://w:1".parse().unwrap(), None);
         let auditor = Auditor::default();
         assert!(auditor.audit(&reader.world()).is_empty());

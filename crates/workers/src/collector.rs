@@ -8,6 +8,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::audit::Auditor;
+use crate::breaker::BreakerState;
 use crate::prediction::SHARES;
 use crate::registry::Reader;
 use crate::worker::Worker;
@@ -54,10 +55,17 @@ impl Collector for FleetCollector {
 fn worker_families(world: &World) -> Vec<MetricFamily> {
     let policy = world.all().policy().name();
     let (mut in_flight, mut eligible, mut decisions) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut breakers, mut transitions) = (Vec::new(), Vec::new());
     for worker in world.workers() {
         let labels: Labels<'_> = vec![("worker", worker.name())];
         in_flight.push((labels.clone(), f64::from(worker.in_flight())));
         eligible.push((labels.clone(), f64::from(u8::from(worker.eligible()))));
+        breakers.push((labels.clone(), f64::from(worker.breaker_state() as u8)));
+        for to in BreakerState::ALL {
+            let mut labels = labels.clone();
+            labels.push(("to", to.as_str()));
+            transitions.push((labels, worker.breaker_transitions(to) as f64));
+        }
         for reason in Reason::ALL {
             let count = worker.decisions(reason);
             if count > 0 {
@@ -70,6 +78,16 @@ fn worker_families(world: &World) -> Vec<MetricFamily> {
     vec![
         gauge("forebay_in_flight", "Legs in flight on the worker.", in_flight),
         gauge("forebay_worker_eligible", "1 if the worker may be chosen now.", eligible),
+        gauge(
+            "forebay_breaker_state",
+            "Circuit breaker of the worker: 0 closed, 1 open, 2 half-open.",
+            breakers,
+        ),
+        counter(
+            "forebay_breaker_transitions_total",
+            "Changes of the worker's circuit breaker, by the state it changed to.",
+            transitions,
+        ),
         counter("forebay_policy_decisions_total", "Choices of the worker, by policy and reason.", decisions),
     ]
 }

@@ -14,6 +14,9 @@ use crate::worker::Worker;
 #[must_use = "the load falls as soon as the guard is dropped"]
 pub struct Guard {
     worker: Arc<Worker>,
+    /// The trial it belongs to; 0 if no breaker hears of it.
+    epoch: u64,
+    is_probe: bool,
     share: Share,
     /// Tokens to prefill until its first token, when it was made.
     ahead: u64,
@@ -24,7 +27,24 @@ impl Guard {
     pub(crate) fn new(worker: Arc<Worker>) -> Self {
         worker.in_flight.fetch_add(1, Ordering::SeqCst);
         worker.started.fetch_add(1, Ordering::SeqCst);
-        Self { worker, share: Share::Seen(0), ahead: 0 }
+        Self { worker, epoch: 0, is_probe: false, share: Share::Seen(0), ahead: 0 }
+    }
+
+    /// The same, with the worker's breaker hearing how it ends, if that is still in this epoch.
+    pub(crate) fn heard_in(mut self, epoch: u64, now_ms: u64) -> Self {
+        self.epoch = epoch;
+        self.is_probe = self.worker.sent(epoch, now_ms);
+        self
+    }
+
+    /// The leg is over and the worker did well. A guard that is only dropped says nothing of its worker.
+    pub fn succeeded(self) {
+        self.worker.succeeded(self.epoch, self.is_probe);
+    }
+
+    /// The leg is over and the worker failed it.
+    pub fn failed(self, now_ms: u64) {
+        self.worker.failed(self.epoch, self.is_probe, now_ms);
     }
 
     /// The same with the work that was predicted for it. `streamed` says whether its first token will be seen.
@@ -52,6 +72,9 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        if self.is_probe {
+            self.worker.probe_ended(self.epoch);
+        }
         self.worker.pending.give_back(&mut self.share);
         self.worker.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.worker.ended.fetch_add(1, Ordering::SeqCst);

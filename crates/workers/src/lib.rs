@@ -4,6 +4,7 @@
 //! - [`url`]: how a worker is addressed.
 //! - [`worker`]: one worker, its state and its counters.
 //! - [`guard`]: the load of one leg, which comes down by drop and in no other way.
+//! - [`breaker`]: verdicts on answers in, may it be chosen out.
 //! - `pending`: what a worker has yet to prefill, and how fast it is.
 //! - [`prediction`]: what was predicted of its prefix cache, and what it said about it.
 //! - [`health`]: probe results in, state out.
@@ -17,6 +18,7 @@
 //! does it elsewhere.
 
 pub mod audit;
+pub mod breaker;
 pub mod collector;
 pub mod guard;
 pub mod health;
@@ -29,6 +31,7 @@ pub mod worker;
 pub mod world;
 
 pub use audit::Auditor;
+pub use breaker::{BreakerSettings, BreakerState};
 pub use collector::FleetCollector;
 pub use guard::Guard;
 pub use health::HealthSettings;

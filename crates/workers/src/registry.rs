@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use forebay_policy::{Policy, PolicySettings, Slot};
 use tokio::sync::watch;
 
+use crate::breaker::BreakerSettings;
 use crate::health::HealthSettings;
 use crate::served::{Models, ServedModel};
 use crate::url::WorkerUrl;
@@ -15,10 +16,16 @@ use crate::worker::{Blocker, Worker};
 use crate::world::{Base, Candidate, Pool, World};
 
 /// Makes an empty fleet in epoch 1.
-pub fn registry(policy: PolicySettings, seed: u64, health: HealthSettings) -> (Reader, Writer) {
+pub fn registry(
+    policy: PolicySettings,
+    seed: u64,
+    health: HealthSettings,
+    breaking: BreakerSettings,
+) -> (Reader, Writer) {
     let mut state = State {
         policy,
         health,
+        breaking: Arc::new(breaking),
         epoch: 1,
         seed,
         generation: 0,
@@ -52,6 +59,7 @@ struct Shared {
 struct State {
     policy: PolicySettings,
     health: HealthSettings,
+    breaking: Arc<BreakerSettings>,
     epoch: u64,
     seed: u64,
     generation: u64,
@@ -114,7 +122,10 @@ impl Writer {
                 clippy::cast_possible_truncation,
                 reason = "fewer than 2^32 workers are ever registered"
             )]
-            let worker = Arc::new(Worker::new(Slot(slot as u32), identity.0, identity.1));
+            let slot = Slot(slot as u32);
+            let breaking = Arc::clone(&state.breaking);
+            let worker = Arc::new(Worker::new(slot, identity.0, identity.1, breaking));
+            worker.reset_breaker(state.epoch);
             let at = state.members.partition_point(|w| w.slot() < worker.slot());
             state.members.insert(at, Arc::clone(&worker));
             worker
@@ -148,6 +159,9 @@ impl Writer {
         if changed && !up {
             // What restarts comes back with an empty cache.
             self.forget(worker);
+        }
+        if changed && up {
+            worker.forgive();
         }
         if changed || cleared {
             self.0.changes.send_modify(|n| *n += 1);
@@ -188,6 +202,7 @@ impl Writer {
             let old = state.policies.drain().map(|(_, policy)| policy);
             state.retired.extend(old);
             state.served.clear();
+            state.members.iter().for_each(|worker| worker.reset_breaker(state.epoch));
             state.members.iter().for_each(|worker| worker.pace.forget());
         });
         self.0.world.load_full()
@@ -263,7 +278,8 @@ impl State {
             .into_iter()
             .map(|worker| Candidate { served: Arc::clone(served.entry(worker.slot()).or_default()), worker })
             .collect();
-        Arc::new(Pool { model, label, generation: self.generation, candidates, policy })
+        let (generation, epoch) = (self.generation, self.epoch);
+        Arc::new(Pool { model, label, generation, epoch, candidates, policy })
     }
 }
 

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use forebay_policy::{Reason, Slot};
 use tokio::sync::Notify;
 
+use crate::breaker::{Breaker, BreakerSettings, BreakerState, Leg};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::pending::{Pace, Pending, Share};
@@ -24,6 +25,8 @@ pub enum Blocker {
     Suspect = 2,
     /// It was taken off the list.
     Removed = 4,
+    /// Its circuit breaker is open or half-open.
+    Open = 8,
 }
 
 /// One engine endpoint, `(url, dp_rank)`.
@@ -43,6 +46,10 @@ pub struct Worker {
     cache_tokens: AtomicU64,
     predictions: Predictions,
     health: Mutex<Health>,
+    breaking: Arc<BreakerSettings>,
+    breaker: Mutex<Breaker>,
+    /// Answers that were a success.
+    successes: AtomicU64,
     models: ArcSwap<Models>,
     version: ArcSwap<Option<String>>,
     models_stale: AtomicBool,
@@ -50,7 +57,12 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(slot: Slot, url: WorkerUrl, dp_rank: Option<u32>) -> Self {
+    pub(crate) fn new(
+        slot: Slot,
+        url: WorkerUrl,
+        dp_rank: Option<u32>,
+        breaking: Arc<BreakerSettings>,
+    ) -> Self {
         let name = match dp_rank {
             Some(rank) => format!("{url}@{rank}"),
             None => url.to_string(),
@@ -70,6 +82,9 @@ impl Worker {
             cache_tokens: AtomicU64::new(0),
             predictions: Predictions::default(),
             health: Mutex::new(Health::default()),
+            breaking,
+            breaker: Mutex::new(Breaker::new()),
+            successes: AtomicU64::new(0),
             models: ArcSwap::from_pointee(Models::Unread),
             version: ArcSwap::from_pointee(None),
             models_stale: AtomicBool::new(false),
@@ -100,6 +115,78 @@ impl Worker {
     /// Whether a policy may choose it now.
     pub fn eligible(&self) -> bool {
         self.blockers.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether a policy may choose it at `now_ms`: as [`Self::eligible`], and as a probe of its breaker.
+    pub fn admits(&self, now_ms: u64) -> bool {
+        let blockers = self.blockers.load(Ordering::Relaxed);
+        blockers == 0 || (blockers == Blocker::Open as u32 && self.breaker().admits(&self.breaking, now_ms))
+    }
+
+    /// When its breaker opened, if that alone keeps it from being chosen and a probe may go there all the same.
+    pub(crate) fn last_resort(&self, now_ms: u64) -> Option<u64> {
+        if self.blockers.load(Ordering::Relaxed) != Blocker::Open as u32 {
+            return None;
+        }
+        let breaker = self.breaker();
+        breaker.admits_trickle(now_ms).then(|| breaker.opened_ms())
+    }
+
+    /// State of its circuit breaker.
+    pub fn breaker_state(&self) -> BreakerState {
+        self.breaker().state()
+    }
+
+    /// Times its circuit breaker changed to this state.
+    pub fn breaker_transitions(&self, to: BreakerState) -> u64 {
+        self.breaker().transitions(to)
+    }
+
+    /// A request of this epoch was given to it; true if as a probe of its breaker.
+    pub(crate) fn sent(&self, epoch: u64, now_ms: u64) -> bool {
+        self.blocked_by(Blocker::Open) && self.breaker().sent(&self.breaking, epoch, now_ms)
+    }
+
+    /// It did well. Takes no lock unless the request was a probe.
+    pub(crate) fn succeeded(&self, epoch: u64, is_probe: bool) {
+        self.successes.fetch_add(1, Ordering::Relaxed);
+        if is_probe {
+            self.break_by(|breaker, settings| breaker.probe_passed(settings, epoch));
+        }
+    }
+
+    /// It failed a request. A probe is asked for, which finds out sooner than more requests whether it is dead.
+    pub(crate) fn failed(&self, epoch: u64, is_probe: bool, now_ms: u64) {
+        let leg = Leg { epoch, is_probe, successes: self.successes.load(Ordering::Relaxed) };
+        self.break_by(|breaker, settings| breaker.failed(settings, leg, now_ms));
+        self.look.notify_one();
+    }
+
+    /// A probe of its breaker is over.
+    pub(crate) fn probe_ended(&self, epoch: u64) {
+        self.breaker().probe_ended(epoch);
+    }
+
+    pub(crate) fn reset_breaker(&self, epoch: u64) {
+        self.break_by(|breaker, _| breaker.reset(epoch));
+    }
+
+    pub(crate) fn forgive(&self) {
+        self.break_by(|breaker, _| breaker.forgive());
+    }
+
+    /// Changes the breaker, and with it the blocker, under one lock.
+    fn break_by(&self, change: impl FnOnce(&mut Breaker, &BreakerSettings)) {
+        let mut breaker = self.breaker();
+        change(&mut breaker, &self.breaking);
+        match breaker.state() {
+            BreakerState::Closed => self.unblock(Blocker::Open),
+            BreakerState::Open | BreakerState::HalfOpen => self.block(Blocker::Open),
+        };
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this blocker is up.
@@ -229,6 +316,11 @@ impl Worker {
     /// Whether no probe has succeeded yet.
     pub fn never_well(&self) -> bool {
         *self.health() == Health::New
+    }
+
+    /// Whether its health alone would let it be chosen.
+    pub fn is_well(&self) -> bool {
+        !self.blocked_by(Blocker::Unhealthy) && !self.blocked_by(Blocker::Suspect)
     }
 
     /// State of health in a word: `unhealthy`, `suspect` or `healthy`.

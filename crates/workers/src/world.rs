@@ -94,6 +94,7 @@ pub struct Pool {
     pub(crate) model: Arc<str>,
     pub(crate) label: u32,
     pub(crate) generation: u64,
+    pub(crate) epoch: u64,
     pub(crate) candidates: Box<[Candidate]>,
     pub(crate) policy: Arc<Policy>,
 }
@@ -145,23 +146,43 @@ impl Pool {
 
     /// Chooses a worker that was not tried yet and puts the load on it, in one step.
     pub fn select(&self, ask: &Ask<'_>, tried: &Tried) -> Selection {
-        let view = View { pool: self, tried, now_ms: ask.now_ms };
+        let view = View { pool: self, tried, now_ms: ask.now_ms, only: None };
+        self.select_from(ask, &view).or_else(|| {
+            // Every breaker is open: the least bad worker is asked now and then, so that this ends with its cause.
+            let only = Some(self.least_bad(tried, ask.now_ms)?);
+            self.select_from(ask, &View { only, ..view })
+        })
+    }
+
+    fn select_from(&self, ask: &Ask<'_>, view: &View<'_>) -> Selection {
         let take = |choice: &Choice| {
             let candidate = &self.candidates[choice.index];
             candidate.served.fetch_add(1, Ordering::Relaxed);
             candidate.worker.decided(choice.reason);
             candidate.worker.predictions().chosen(choice);
-            Guard::of_choice(Arc::clone(&candidate.worker), choice, ask.streamed, ask.now_ms)
+            let worker = Arc::clone(&candidate.worker);
+            Guard::of_choice(worker, choice, ask.streamed, ask.now_ms).heard_in(self.epoch, ask.now_ms)
         };
-        self.policy.select(ask, &view, take).map(|(choice, guard)| Selected { guard, choice })
+        self.policy.select(ask, view, take).map(|(choice, guard)| Selected { guard, choice })
+    }
+
+    /// Of those that only their breakers keep out, the one whose breaker opened first.
+    fn least_bad(&self, tried: &Tried, now_ms: u64) -> Option<usize> {
+        let candidates = self.candidates.iter().enumerate();
+        let open = candidates.filter(|(_, candidate)| !tried.contains(candidate.worker.slot()));
+        let open = open.filter_map(|(i, candidate)| Some((candidate.worker.last_resort(now_ms)?, i)));
+        open.min().map(|(_, i)| i)
     }
 }
 
 /// What the policy sees: the pool less the workers that this request has tried.
+#[derive(Clone, Copy)]
 struct View<'a> {
     pool: &'a Pool,
     tried: &'a Tried,
     now_ms: u64,
+    /// Nobody but this one, whatever its breaker says.
+    only: Option<usize>,
 }
 
 impl Fleet for View<'_> {
@@ -179,7 +200,8 @@ impl Fleet for View<'_> {
 
     fn eligible(&self, i: usize) -> bool {
         let worker = &self.pool.candidates[i].worker;
-        worker.eligible() && !self.tried.contains(worker.slot())
+        self.only.map_or_else(|| worker.admits(self.now_ms), |only| only == i)
+            && !self.tried.contains(worker.slot())
     }
 
     fn in_flight(&self, i: usize) -> u32 {

@@ -66,6 +66,13 @@ pub enum ExchangeError {
     Framing(#[from] FramingError),
 }
 
+impl ExchangeError {
+    /// Whether the worker ended the exchange before its answer had begun, so that it has said nothing.
+    pub fn is_reset(&self) -> bool {
+        matches!(self, Self::Silent { .. } | Self::InsideHead)
+    }
+}
+
 impl Conn {
     /// Opens a connection. The host name is looked up each time, so that a worker may change its address.
     pub async fn open(url: &WorkerUrl, timeout: Duration) -> io::Result<Self> {
@@ -267,6 +274,12 @@ impl Upstream {
             }
         }
         Poll::Ready(None)
+    }
+
+    /// Ends it now: the worker's connection closes.
+    pub fn close(&mut self) {
+        self.conn = None;
+        self.home = None;
     }
 
     /// All of the body, for answers that the router itself reads.

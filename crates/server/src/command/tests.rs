@@ -36,6 +36,7 @@ fn valid(name: &str) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table: one entry per flag")]
 fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
     let cases = [
         ("host", "localhost", "an IP address such as 127.0.0.1 or ::1"),
@@ -64,6 +65,21 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("health-check-timeout-secs", "0.5", "a whole number of seconds from 1 to 31536000 (a year)"),
         ("health-failure-threshold", "0", "a number of probes from 1 to 4294967295"),
         ("health-success-threshold", "0", "a number of probes from 1 to 4294967295"),
+        ("retry-max-retries", "0", "a number from 1 to 100000"),
+        ("disable-retries", "no", "true or false"),
+        ("retry-initial-backoff-ms", "0", "a whole number of milliseconds from 1 to 3600000 (an hour)"),
+        ("retry-max-backoff-ms", "1.5", "a whole number of milliseconds from 1 to 3600000 (an hour)"),
+        ("retry-backoff-multiplier", "0.5", "a finite factor of at least 1"),
+        ("retry-jitter-factor", "2", "a share from 0 to 1"),
+        ("response-header-timeout-secs", "-1", "a number of seconds from 0 (no limit) to 31536000 (a year)"),
+        ("stream-idle-timeout-secs", "x", "a number of seconds from 0 (no limit) to 31536000 (a year)"),
+        ("request-timeout-secs", "NaN", "a number of seconds from 0 (no limit) to 31536000 (a year)"),
+        ("client-body-timeout-secs", "inf", "a number of seconds from 0 (no limit) to 31536000 (a year)"),
+        ("cb-failure-threshold", "0", "a number from 1 to 100000"),
+        ("cb-success-threshold", "100001", "a number from 1 to 100000"),
+        ("cb-timeout-duration-secs", "0", "a number of seconds from 0.001 to 31536000 (a year)"),
+        ("cb-window-duration-secs", "-1", "a number of seconds from 0.001 to 31536000 (a year)"),
+        ("disable-circuit-breaker", "2", "true or false"),
         ("trust-forwarded", "yes", "true or false"),
         ("trust-client-internals", "TRUE", "true or false"),
         ("worker-cache-tokens", "-1", "a number of tokens from 0 to 18446744073709551615"),

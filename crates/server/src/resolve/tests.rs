@@ -1,4 +1,4 @@
-use forebay_policy::SettingsError;
+use forebay_policy::{PolicyKind, SettingsError};
 
 use super::*;
 

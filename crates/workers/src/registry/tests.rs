@@ -1,11 +1,21 @@
 use super::*;
+use crate::breaker::BreakerState;
 use crate::served::ServedModel;
 use crate::world::{PoolError, Tried};
 use forebay_policy::{Ask, PolicyKind};
+use std::time::Duration;
+
+const BREAKING: BreakerSettings = BreakerSettings {
+    enabled: true,
+    failure_threshold: 3,
+    success_threshold: 2,
+    open_for: Duration::from_secs(10),
+    window: Duration::from_secs(10),
+};
 
 fn fleet(kind: PolicyKind, urls: &[&str]) -> (Reader, Writer, Vec<Arc<Worker>>) {
     let settings = PolicySettings { kind, ..PolicySettings::default() };
-    let (reader, writer) = registry(settings, 7, HealthSettings::default());
+    let (reader, writer) = registry(settings, 7, HealthSettings::default(), BREAKING);
     let workers = urls.iter().map(|url| writer.add(url.parse().unwrap(), None)).collect();
     (reader, writer, workers)
 }
@@ -125,4 +135,70 @@ fn a_refused_connection_takes_the_worker_out_until_a_probe_has_looked() {
     assert_eq!(workers[0].health_word(), "unhealthy");
     assert!(!writer.probed(&workers[0], true));
     assert!(writer.probed(&workers[0], true), "two good probes bring it back");
+}
+
+/// Requests that the worker fails at `now_ms`, one by one.
+fn fail(pool: &Pool, count: usize, now_ms: u64) {
+    for _ in 0..count {
+        let ask = Ask { now_ms, ..Ask::default() };
+        pool.select(&ask, &Tried::default()).unwrap().guard.failed(now_ms);
+    }
+}
+
+fn select(pool: &Pool, now_ms: u64) -> Option<crate::world::Selected> {
+    pool.select(&Ask { now_ms, ..Ask::default() }, &Tried::default())
+}
+
+#[test]
+fn a_worker_whose_breaker_is_open_is_passed_over_until_its_probes_succeed() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
+    serve(&writer, &workers[0], &[model("m", None, "/m")]);
+    let world = reader.world();
+    fail(world.pool(Some("m")).unwrap(), 3, 0);
+    serve(&writer, &workers[1], &[model("m", None, "/m")]);
+    let world = reader.world();
+    let pool = world.pool(Some("m")).unwrap();
+    let by = |now_ms| select(pool, now_ms).map(|selected| selected.guard.worker().name().to_owned());
+    assert!((0..6).all(|_| by(9_999).as_deref() == Some("http://b:1")));
+    assert!(workers[0].blocked_by(Blocker::Open) && !workers[0].eligible());
+    let held: Vec<_> = (0..8).filter_map(|_| select(pool, 10_000)).collect();
+    assert_eq!((workers[0].in_flight(), workers[0].breaker_state()), (2, BreakerState::HalfOpen));
+    held.into_iter().for_each(|selected| selected.guard.succeeded());
+    assert!(workers[0].eligible(), "two probes, two successes");
+}
+
+#[test]
+fn when_all_breakers_are_open_the_one_that_opened_first_gets_a_trickle() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
+    for worker in &workers {
+        serve(&writer, worker, &[model("m", None, "/m")]);
+    }
+    let world = reader.world();
+    let pool = world.pool(Some("m")).unwrap();
+    fail(pool, 6, 1000);
+    assert!(workers.iter().all(|worker| worker.breaker_state() == BreakerState::Open));
+    let probes: Vec<_> = (0..10).filter_map(|_| select(pool, 1000)).collect();
+    assert_eq!(probes.len(), 2, "one at a time for each worker");
+    probes.into_iter().for_each(|probe| probe.guard.succeeded());
+    assert_eq!(workers[0].breaker_state(), BreakerState::HalfOpen);
+    select(pool, 2000).unwrap().guard.succeeded();
+    select(pool, 2000).unwrap().guard.succeeded();
+    assert!(workers.iter().all(|worker| worker.eligible()), "long before the breakers' time is over");
+}
+
+#[test]
+fn a_reset_closes_breakers_and_requests_of_the_old_trial_do_not_open_them() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
+    serve(&writer, &workers[0], &[model("m", None, "/m")]);
+    let old = reader.world();
+    let old = old.pool(Some("m")).unwrap();
+    let late: Vec<_> = (0..20).filter_map(|_| select(old, 0)).collect();
+    fail(old, 3, 0);
+    assert_eq!(workers[0].breaker_state(), BreakerState::Open);
+    writer.reset(None);
+    assert!(workers[0].eligible());
+    late.into_iter().for_each(|selected| selected.guard.failed(1));
+    fail(old, 20, 1);
+    assert!(workers[0].eligible());
+    assert_eq!(workers[0].in_flight(), 0);
 }

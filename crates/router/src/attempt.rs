@@ -1,0 +1,120 @@
+//! One exchange with one worker, and what its failure is called. It chooses nobody and tries nobody else.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+
+use forebay_workers::Worker;
+use http::Method;
+
+use crate::classify::Asked;
+use crate::failure::{Failure, Stage};
+use crate::headers::Written;
+use crate::metrics::RouterMetrics;
+use crate::settings::RouterSettings;
+use crate::shard::Shard;
+use crate::upstream::{Answer, Conn, ExchangeError};
+
+/// What an exchange needs beside the worker and the request's body.
+pub(crate) struct Attempt<'a> {
+    pub shard: &'a Shard,
+    pub settings: &'a RouterSettings,
+    pub metrics: &'a RouterMetrics,
+    pub head: &'a Written<'a>,
+}
+
+/// Why one attempt gave no answer.
+pub(crate) enum AttemptError {
+    /// No connection: the request has not left, so any other worker may have it.
+    Unreachable(io::Error),
+    /// The router itself lacked something.
+    OutOfResources(io::Error),
+    /// The connection failed with the request under way.
+    Exchange(ExchangeError),
+    /// The head of the answer did not come in time.
+    Silence,
+}
+
+impl Attempt<'_> {
+    /// One exchange with the worker. A kept connection may have died of age just now; if it did, and nothing of an
+    /// answer had come, the request goes out once more on a new one: the worker never saw it. Nobody can be sure of that,
+    /// so a request that must not come twice gets a new connection from the start.
+    pub(crate) async fn with(&self, worker: &Arc<Worker>, asked: &Asked) -> Result<Answer, AttemptError> {
+        let kept = if asked.once_only { None } else { self.shard.idle.take(worker.slot()) };
+        if let Some(conn) = kept {
+            match self.exchange(conn, worker, asked).await {
+                Err(AttemptError::Exchange(ExchangeError::Silent { reused: true, .. })) => {
+                    self.metrics.resends.inc();
+                }
+                result => return result,
+            }
+        }
+        let conn = Conn::open(worker.url(), self.settings.times.connect).await.map_err(|error| {
+            if is_own_fault(&error) {
+                AttemptError::OutOfResources(error)
+            } else {
+                AttemptError::Unreachable(error)
+            }
+        })?;
+        self.exchange(conn, worker, asked).await
+    }
+
+    async fn exchange(
+        &self,
+        conn: Conn,
+        worker: &Arc<Worker>,
+        asked: &Asked,
+    ) -> Result<Answer, AttemptError> {
+        let method: &Method = &self.head.parts.method;
+        let write = |out: &mut Vec<u8>| self.head.write(worker.url(), out);
+        let mut exchange = pin!(conn.exchange(method, write, &asked.body, (&self.shard.idle, worker.slot())));
+        let exchanged = match self.settings.times.response_header {
+            Some(limit) => {
+                let within = tokio::time::timeout(limit, exchange.as_mut()).await;
+                within.map_err(|_| AttemptError::Silence)?
+            }
+            None => exchange.await,
+        };
+        exchanged.map_err(AttemptError::Exchange)
+    }
+}
+
+impl AttemptError {
+    /// What the client is told. Names of workers stay in the log.
+    pub(crate) fn told(self, worker: &Worker) -> Failure {
+        match self {
+            Self::Unreachable(error) => {
+                tracing::warn!(worker = worker.name(), %error, "worker cannot be reached");
+                if error.kind() == io::ErrorKind::TimedOut {
+                    return Failure::WorkerTimeout(Stage::Connect);
+                }
+                Failure::WorkerUnreachable
+            }
+            Self::OutOfResources(error) => {
+                tracing::error!(%error, "out of resources");
+                Failure::OutOfResources(error.kind().to_string())
+            }
+            Self::Silence => {
+                tracing::warn!(worker = worker.name(), "no answer from worker in time");
+                Failure::WorkerTimeout(Stage::Headers)
+            }
+            Self::Exchange(error) => {
+                tracing::warn!(worker = worker.name(), %error, "no answer from worker");
+                match error {
+                    ExchangeError::Silent { .. } | ExchangeError::InsideHead => Failure::WorkerDied,
+                    ExchangeError::Head(error) => Failure::InvalidResponse(error.to_string()),
+                    ExchangeError::Framing(error) => Failure::InvalidResponse(error.to_string()),
+                }
+            }
+        }
+    }
+}
+
+/// Errors that say something of this process, not of the worker.
+fn is_own_fault(error: &io::Error) -> bool {
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    const EADDRNOTAVAIL: i32 = 99;
+    const ENOBUFS: i32 = 105;
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | EADDRNOTAVAIL | ENOBUFS))
+}

@@ -1,0 +1,144 @@
+//! What each kind of value must look like: its range, its unit, and how a refusal says so. Knows no flag.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use forebay_policy::{HashKeyKind, MIN_TREE_BYTES, PolicyKind};
+use forebay_router::hash_source;
+use http::HeaderName;
+
+use crate::given::{Given, Rejected};
+use crate::settings::{LogFormat, LogLevel};
+
+/// What a value must look like.
+pub(crate) struct Rule<T> {
+    /// Completes "… is not"; names the unit.
+    pub(crate) allowed: &'static str,
+    read: fn(&str) -> Option<T>,
+}
+
+pub(crate) const IP: Rule<IpAddr> =
+    Rule { allowed: "an IP address such as 127.0.0.1 or ::1", read: |text| text.parse().ok() };
+/// A TCP port; 0 takes a free one.
+pub(crate) const PORT: Rule<u16> =
+    Rule { allowed: "a port number from 0 to 65535", read: |text| text.parse().ok() };
+pub(crate) const BOOL: Rule<bool> = Rule { allowed: "true or false", read: |text| text.parse().ok() };
+/// How many simulated workers.
+pub(crate) const WORKERS: Rule<u16> = Rule {
+    allowed: "a number of workers from 1 to 64",
+    read: |text| text.parse().ok().filter(|count| (1..=64).contains(count)),
+};
+pub(crate) const THREADS: Rule<usize> = Rule {
+    allowed: "a number of threads from 1 to 1024",
+    read: |text| text.parse().ok().filter(|count| (1..=1024).contains(count)),
+};
+pub(crate) const BYTES: Rule<usize> = Rule {
+    allowed: "a number of bytes; at least 1",
+    read: |text| text.parse().ok().filter(|&bytes| bytes > 0),
+};
+pub(crate) const TREE_BYTES: Rule<u64> = Rule {
+    allowed: "a usable number of bytes; at least 1048576 (1 MiB)",
+    read: |text| text.parse().ok().filter(|&bytes| bytes >= MIN_TREE_BYTES),
+};
+pub(crate) const DURATION: Rule<Duration> = Rule {
+    allowed: "a number of seconds from 0.001 to 31536000 (a year)",
+    read: |text| {
+        let seconds = text.parse().ok().filter(|seconds| (0.001..=31_536_000.0).contains(seconds))?;
+        Duration::try_from_secs_f64(seconds).ok()
+    },
+};
+/// A time limit; `None` is none.
+pub(crate) const LIMIT: Rule<Option<Duration>> = Rule {
+    allowed: "a number of seconds from 0 (no limit) to 31536000 (a year)",
+    read: |text| {
+        let seconds: f64 = text.parse().ok().filter(|seconds| (0.0..=31_536_000.0).contains(seconds))?;
+        Some(Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero()))
+    },
+};
+pub(crate) const MILLISECONDS: Rule<Duration> = Rule {
+    allowed: "a whole number of milliseconds from 1 to 3600000 (an hour)",
+    read: |text| {
+        let ms = text.parse().ok().filter(|ms| (1..=3_600_000).contains(ms))?;
+        Some(Duration::from_millis(ms))
+    },
+};
+pub(crate) const SECONDS: Rule<u64> = Rule {
+    allowed: "a whole number of seconds from 1 to 31536000 (a year)",
+    read: |text| text.parse().ok().filter(|seconds| (1..=31_536_000).contains(seconds)),
+};
+pub(crate) const SECONDS_OR_NEVER: Rule<u64> = Rule {
+    allowed: "a whole number of seconds from 0 (never) to 31536000 (a year)",
+    read: |text| text.parse().ok().filter(|&seconds| seconds <= 31_536_000),
+};
+pub(crate) const POLICY: Rule<PolicyKind> = Rule {
+    allowed: "cache_aware, power_of_two, consistent_hash, round_robin or random",
+    read: |text| text.parse().ok(),
+};
+pub(crate) const SEED: Rule<u64> =
+    Rule { allowed: "a whole number from 0 to 18446744073709551615", read: |text| text.parse().ok() };
+pub(crate) const SHARE: Rule<f64> = Rule {
+    allowed: "a share from 0 to 1",
+    read: |text| text.parse().ok().filter(|share| (0.0..=1.0).contains(share)),
+};
+pub(crate) const FACTOR: Rule<f64> = Rule {
+    allowed: "a finite factor of at least 1",
+    read: |text| text.parse().ok().filter(|factor: &f64| *factor >= 1.0 && factor.is_finite()),
+};
+pub(crate) const REQUESTS: Rule<u32> =
+    Rule { allowed: "a number of requests from 0 to 4294967295", read: |text| text.parse().ok() };
+pub(crate) const TOKENS: Rule<u64> =
+    Rule { allowed: "a number of tokens from 0 to 18446744073709551615", read: |text| text.parse().ok() };
+pub(crate) const COUNT: Rule<u32> = Rule {
+    allowed: "a number from 1 to 100000",
+    read: |text| text.parse().ok().filter(|count| (1..=100_000).contains(count)),
+};
+pub(crate) const PROBES: Rule<u32> = Rule {
+    allowed: "a number of probes from 1 to 4294967295",
+    read: |text| text.parse().ok().filter(|&count| count > 0),
+};
+pub(crate) const PATH: Rule<String> = Rule {
+    allowed: "a path that starts with / and has no spaces, as /health",
+    read: |text| {
+        let fits = text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic() && b != b'#');
+        fits.then(|| text.to_owned())
+    },
+};
+pub(crate) const HEADER: Rule<HeaderName> =
+    Rule { allowed: "the name of a header", read: |text| HeaderName::from_bytes(text.as_bytes()).ok() };
+pub(crate) const HASH_SOURCE: Rule<HashKeyKind> = Rule {
+    allowed: "one of x-session-id, x-user-id, body, authorization, client-ip, body-hash",
+    read: hash_source,
+};
+pub(crate) const LOG_LEVEL: Rule<LogLevel> =
+    Rule { allowed: "error, warn, info, debug or trace", read: log_level };
+pub(crate) const LOG_FORMAT: Rule<LogFormat> = Rule {
+    allowed: "text or json",
+    read: |text| match text {
+        "text" => Some(LogFormat::Text),
+        "json" => Some(LogFormat::Json),
+        _ => None,
+    },
+};
+
+impl<T> Rule<T> {
+    /// The value of `given`.
+    pub(crate) fn of(&self, key: &'static str, given: &Given) -> Result<T, Rejected> {
+        (self.read)(given.text()).ok_or_else(|| given.reject(key, format!("{given} is not {}", self.allowed)))
+    }
+
+    /// The value of `given`, or `default`.
+    pub(crate) fn read(&self, key: &'static str, given: Option<Given>, default: T) -> Result<T, Rejected> {
+        given.map_or(Ok(default), |given| self.of(key, &given))
+    }
+}
+
+fn log_level(name: &str) -> Option<LogLevel> {
+    match name {
+        "error" | "critical" => Some(LogLevel::Error),
+        "warn" | "warning" => Some(LogLevel::Warn),
+        "info" => Some(LogLevel::Info),
+        "debug" => Some(LogLevel::Debug),
+        "trace" => Some(LogLevel::Trace),
+        _ => None,
+    }
+}

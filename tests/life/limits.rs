@@ -1,0 +1,92 @@
+//! Time limits: each has its own name, in the answer and in the count.
+
+use std::time::Duration;
+
+use forebay::settings::Settings;
+use forebay_policy::PolicyKind;
+use forebay_sim::Fault;
+use forebay_tests::{Site, request, run, site};
+
+const STREAM: &str = r#"{"prompt":"a","max_tokens":8,"stream":true}"#;
+const WHOLE: &str = r#"{"prompt":"a","max_tokens":8}"#;
+const SHORT: Option<Duration> = Some(Duration::from_millis(50));
+
+async fn limited(change: impl FnOnce(&mut Settings)) -> Site {
+    Site::start_with(site::workers(1), PolicyKind::RoundRobin, change).await
+}
+
+async fn outcomes(site: &Site, outcome: &str) -> u64 {
+    site.metric("forebay_requests_total", &[&format!("outcome=\"{outcome}\"")]).await
+}
+
+#[test]
+fn a_worker_that_never_answers_is_given_up() {
+    run(async {
+        let site = limited(|settings| settings.router.times.response_header = SHORT).await;
+        site.workers[0].fail_next(1, Fault::NeverAnswer);
+        let answer = site.client().await.post("/v1/completions", WHOLE).await;
+        assert_eq!((answer.status(), answer.header("x-forebay-failure").as_str()), (504, "worker_timeout"));
+        assert_eq!(answer.json()["forebay"]["stage"], "headers");
+        site.quiet().await;
+        assert_eq!(outcomes(&site, "headers_timeout").await, 1);
+    });
+}
+
+#[test]
+fn a_stream_that_stands_still_ends_with_a_record_that_says_so() {
+    run(async {
+        let site = limited(|settings| settings.router.times.stream_idle = SHORT).await;
+        site.workers[0].fail_next(1, Fault::StallMidStream(3));
+        let answer = site.client().await.post("/v1/completions", STREAM).await;
+        let text = answer.text();
+        assert_eq!(text.matches("data: ").count(), 4, "{text}");
+        assert!(text.contains(r#""forebay":{"failure":"worker_timeout","stage":"stream"}"#), "{text}");
+        assert!(!text.contains("[DONE]"));
+        site.quiet().await;
+        assert_eq!((outcomes(&site, "stalled").await, site.workers[0].stats().aborted), (1, 1));
+    });
+}
+
+#[test]
+fn a_whole_answer_that_stands_still_is_cut() {
+    run(async {
+        let site = limited(|settings| settings.router.times.stream_idle = SHORT).await;
+        site.workers[0].fail_next(1, Fault::StallMidStream(3));
+        let mut client = site.client().await;
+        client.send(&request("POST", "/v1/completions", &[], WHOLE.as_bytes())).await;
+        assert!(client.answer().await.is_err());
+        site.quiet().await;
+        assert_eq!(outcomes(&site, "stalled").await, 1);
+    });
+}
+
+#[test]
+fn a_request_may_take_so_long_in_all() {
+    run(async {
+        let site = limited(|settings| settings.router.times.request = SHORT).await;
+        site.workers[0].fail_next(1, Fault::NeverAnswer);
+        let answer = site.client().await.post("/v1/completions", WHOLE).await;
+        assert_eq!((answer.status(), &answer.json()["forebay"]["stage"]), (504, &"request".into()));
+        site.workers[0].fail_next(1, Fault::StallMidStream(1));
+        let answer = site.client().await.post("/v1/completions", STREAM).await;
+        assert!(answer.text().contains(r#""stage":"request""#), "{}", answer.text());
+        site.quiet().await;
+        assert_eq!(outcomes(&site, "request_timeout").await, 2);
+    });
+}
+
+#[test]
+fn a_body_that_does_not_come_is_given_up() {
+    run(async {
+        let site = limited(|settings| settings.router.times.client_body = SHORT).await;
+        let mut client = site.client().await;
+        let bytes = request("POST", "/v1/completions", &[], WHOLE.as_bytes());
+        client.send(&bytes[..bytes.len() - 3]).await;
+        let answer = client.answer().await.unwrap();
+        assert_eq!(
+            (answer.status(), answer.header("x-forebay-failure").as_str()),
+            (408, "router_body_timeout")
+        );
+        assert_eq!(outcomes(&site, "client_timeout").await, 1);
+    });
+}

@@ -1,0 +1,135 @@
+//! Answers that are worth another worker, and those that are not.
+
+use forebay::settings::Settings;
+use forebay_policy::PolicyKind;
+use forebay_sim::Fault;
+use forebay_tests::{Site, run, site};
+
+const WHOLE: &str = r#"{"prompt":"a","max_tokens":2}"#;
+
+fn seen(site: &Site) -> Vec<usize> {
+    site.workers.iter().map(|worker| worker.requests_to("/v1/completions").len()).collect()
+}
+
+/// Each failure of a worker opens its breaker.
+fn strict(settings: &mut Settings) {
+    settings.breaker.failure_threshold = 1;
+}
+
+#[test]
+fn a_bad_answer_is_left_for_a_better_one() {
+    run(async {
+        let faults = [
+            Fault::Status(502, String::new()),
+            Fault::Status(504, String::new()),
+            Fault::QueueOverflow,
+            Fault::TooManyRequests,
+            Fault::InternalError,
+        ];
+        for fault in faults {
+            let site = Site::start(2, PolicyKind::RoundRobin).await;
+            site.workers[0].fail_next(1, fault.clone());
+            let answer = site.client().await.post("/v1/completions", WHOLE).await;
+            assert_eq!((answer.status(), site::by(&answer).as_str()), (200, "w1"), "{fault:?}");
+            assert_eq!(site.metric("forebay_retries_total", &[]).await, 1);
+            site.quiet().await;
+        }
+    });
+}
+
+#[test]
+fn if_all_answers_are_bad_the_client_gets_the_last_one_as_it_was() {
+    run(async {
+        let site = Site::start(2, PolicyKind::RoundRobin).await;
+        site.workers[0].fail_next(1, Fault::Status(502, "first".to_owned()));
+        site.workers[1].fail_next(1, Fault::Status(504, "second".to_owned()));
+        let answer = site.client().await.post("/v1/completions", WHOLE).await;
+        assert_eq!((answer.status(), answer.text().as_str()), (504, "second"));
+        assert_eq!(answer.header("x-forebay-failure"), "");
+        assert_eq!(seen(&site), [1, 1]);
+        site.quiet().await;
+    });
+}
+
+#[test]
+fn a_busy_fleet_is_asked_again_after_a_wait_and_no_more_often_than_allowed() {
+    run(async {
+        let site = Site::start(2, PolicyKind::RoundRobin).await;
+        for worker in &site.workers {
+            worker.fail_next(1, Fault::QueueOverflow);
+        }
+        assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 200);
+        let before: usize = seen(&site).iter().sum();
+        assert_eq!(before, 3);
+        for worker in &site.workers {
+            worker.fail_next(100, Fault::QueueOverflow);
+        }
+        assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 503);
+        assert_eq!(seen(&site).iter().sum::<usize>() - before, 5, "attempts in all");
+        site.quiet().await;
+    });
+}
+
+#[test]
+fn a_request_that_every_worker_fails_is_charged_itself() {
+    run(async {
+        let site = Site::start_with(site::workers(3), PolicyKind::RoundRobin, strict).await;
+        for worker in &site.workers {
+            worker.fail_next(100, Fault::InternalError);
+        }
+        for _ in 0..5 {
+            assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 500);
+        }
+        assert_eq!(seen(&site).iter().sum::<usize>(), 10, "one other worker is asked, to tell");
+        assert_eq!(site.metric("forebay_breaker_transitions_total", &["to=\"open\""]).await, 0);
+    });
+}
+
+#[test]
+fn a_worker_is_charged_if_another_one_does_better_or_there_is_none() {
+    run(async {
+        let site = Site::start_with(site::workers(2), PolicyKind::RoundRobin, strict).await;
+        site.workers[0].fail_next(1, Fault::InternalError);
+        assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 200);
+        site.quiet().await;
+        let name = site.workers[0].url();
+        assert_eq!(site.metric("forebay_breaker_state", &[&name]).await, 1);
+        let site = Site::start_with(site::workers(1), PolicyKind::RoundRobin, strict).await;
+        site.workers[0].fail_next(1, Fault::InternalError);
+        assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 500);
+        site.quiet().await;
+        assert_eq!(site.metric("forebay_breaker_state", &[]).await, 1);
+    });
+}
+
+#[test]
+fn what_a_worker_would_keep_is_sent_once() {
+    run(async {
+        for (body, workers) in [
+            (r#"{"input":"a","store":true}"#, 1),
+            (r#"{"input":"a","background":true}"#, 1),
+            (r#"{"input":"a","store":false}"#, 2),
+        ] {
+            let site = Site::start(2, PolicyKind::RoundRobin).await;
+            for worker in &site.workers {
+                worker.fail_next(10, Fault::CloseBeforeHead);
+            }
+            assert_eq!(site.client().await.post("/v1/responses", body).await.status(), 502);
+            let seen = |worker: &forebay_sim::Worker| worker.requests_to("/v1/responses").len();
+            assert_eq!(site.workers.iter().map(seen).sum::<usize>(), workers, "{body}");
+        }
+    });
+}
+
+#[test]
+fn without_retries_one_worker_is_asked() {
+    run(async {
+        let change = |settings: &mut Settings| settings.router.retry.enabled = false;
+        let site = Site::start_with(site::workers(2), PolicyKind::RoundRobin, change).await;
+        for worker in &site.workers {
+            worker.fail_next(10, Fault::QueueOverflow);
+        }
+        assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 503);
+        assert_eq!(seen(&site).iter().sum::<usize>(), 1);
+    });
+}
