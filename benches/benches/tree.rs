@@ -131,6 +131,24 @@ fn fork(c: &mut Criterion) {
     group.finish();
 }
 
+/// A chat of 20 turns of 1 KiB, each time grown by one turn.
+fn chat(c: &mut Criterion) {
+    let policy = warmed();
+    let mut talk = 1 << 40;
+    let mut grown = || {
+        talk += 1;
+        let mut prompt = key(talk, 20 << 10);
+        select(&policy, &prompt);
+        let mut builder = prompt.builder(talk);
+        builder.push(&vec![b'a'; 21 << 10]);
+        builder.finish();
+        prompt
+    };
+    c.bench_function("tree/chat/21KiB", |b| {
+        b.iter_batched_ref(&mut grown, |prompt| select(&policy, prompt), BatchSize::SmallInput);
+    });
+}
+
 fn hashing(c: &mut Criterion) {
     let mut group = c.benchmark_group("tree/hash");
     for (name, len) in SIZES {
@@ -155,5 +173,6 @@ fn main() {
     hit(&mut criterion);
     miss(&mut criterion);
     fork(&mut criterion);
+    chat(&mut criterion);
     criterion.final_summary();
 }

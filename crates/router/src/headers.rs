@@ -160,13 +160,15 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Thirty-two hexadecimal digits, not handed out before.
-pub(crate) fn fresh_id(nonce: u64, count: u64) -> HeaderValue {
-    let mut text = [0; 32];
+/// Characters of a request id of the router's own.
+pub(crate) const ID_LENGTH: usize = 32;
+
+/// A request id: hexadecimal digits of two numbers that together were not used before.
+pub(crate) fn id(nonce: u64, count: u64) -> [u8; ID_LENGTH] {
+    let mut text = [0; ID_LENGTH];
     hex(nonce, &mut text[..16]);
     hex(count, &mut text[16..]);
-    // Hexadecimal digits are always a valid value.
-    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static("-"))
+    text
 }
 
 fn hex(number: u64, out: &mut [u8]) {
@@ -247,6 +249,6 @@ mod tests {
 
     #[test]
     fn ids_are_thirty_two_digits() {
-        assert_eq!(fresh_id(0xab, 1), "00000000000000ab0000000000000001");
+        assert_eq!(&id(0xab, 1), b"00000000000000ab0000000000000001");
     }
 }

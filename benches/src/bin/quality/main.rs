@@ -1,15 +1,23 @@
-//! How well each policy places prompts: hit rate, time to the first token, throughput and spread, in virtual time.
+//! How well each policy places prompts: hit rate, time to the first token, throughput and spread, in virtual time, and
+//! with `--wire` over sockets against other routers.
 
 mod chance;
+mod connection;
+mod contestant;
 mod tally;
 mod virtual_time;
+mod wire;
 mod workload;
+
+use std::path::PathBuf;
 
 use clap::Parser;
 use forebay_policy::PolicyKind;
 
+use contestant::Contestant;
 use tally::Figures;
 use virtual_time::{Mishap, Plan};
+use wire::WirePlan;
 use workload::{Shape, Workload};
 
 /// Judges the policies by workloads.
@@ -33,6 +41,12 @@ struct Arguments {
     /// Gate of cache_aware: share of the prompt that must be held.
     #[arg(long, default_value_t = 0.3)]
     cache_threshold: f64,
+    /// Over sockets and in real time, on the first three workloads; other routers take part if they are installed.
+    #[arg(long)]
+    wire: bool,
+    /// The program that `--wire` judges.
+    #[arg(long, default_value = "target/release/forebay")]
+    forebay: PathBuf,
     /// Only workloads whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
@@ -55,11 +69,16 @@ const WORKLOADS: [(&str, Shape, Mishap); 12] = [
 
 fn main() {
     let arguments = Arguments::parse();
-    for (name, shape, mishap) in WORKLOADS.into_iter().filter(|(name, ..)| name.contains(&arguments.only)) {
-        println!(
-            "\n{name}\n{:16} {:>6} {:>9} {:>9} {:>8} {:>7}",
-            "", "hit", "p50 ms", "p99 ms", "req/s", "spread"
-        );
+    let chosen = WORKLOADS.into_iter().filter(|(name, ..)| name.contains(&arguments.only));
+    if arguments.wire {
+        chosen.filter(|(.., mishap)| *mishap == Mishap::None).take(3).for_each(|(name, shape, _)| {
+            title(name);
+            over_sockets(&arguments, shape);
+        });
+        return;
+    }
+    for (name, shape, mishap) in chosen {
+        title(name);
         let runs: Vec<_> = PolicyKind::ALL
             .into_iter()
             .map(|policy| {
@@ -76,13 +95,49 @@ fn main() {
                 (policy, virtual_time::run(&plan, Workload::new(shape, arguments.seed)).figures())
             })
             .collect();
-        let verdict = verdict(&runs);
-        for (policy, figures) in runs {
-            let Figures { hit, p50, p99, rate, spread } = figures;
-            println!("{policy:16} {hit:6.3} {p50:9.1} {p99:9.1} {rate:8.1} {spread:7.2}");
+        for (policy, figures) in &runs {
+            line(&policy.to_string(), figures);
         }
-        println!("{verdict}");
+        println!("{}", verdict(&runs));
     }
+}
+
+fn over_sockets(arguments: &Arguments, shape: Shape) {
+    for contestant in Contestant::all() {
+        let Some(program) = contestant.program(&arguments.forebay) else {
+            println!("{:16} is not installed", contestant.name());
+            continue;
+        };
+        let plan = WirePlan {
+            shape,
+            workers: arguments.workers,
+            clients: arguments.clients,
+            requests: arguments.requests,
+            seed: arguments.seed,
+            program: &program,
+        };
+        match wire::run(contestant, &plan) {
+            Ok((figures, failed)) => {
+                line(&contestant.name(), &figures);
+                if failed > 0 {
+                    println!("{:16} {failed} requests failed", "");
+                }
+            }
+            Err(error) => println!("{:16} {error}", contestant.name()),
+        }
+    }
+}
+
+fn title(name: &str) {
+    println!(
+        "\n{name}\n{:16} {:>6} {:>9} {:>9} {:>8} {:>7}",
+        "", "hit", "p50 ms", "p99 ms", "req/s", "spread"
+    );
+}
+
+fn line(name: &str, figures: &Figures) {
+    let Figures { hit, p50, p99, rate, spread } = figures;
+    println!("{name:16} {hit:6.3} {p50:9.1} {p99:9.1} {rate:8.1} {spread:7.2}");
 }
 
 /// Whether the cache aware policy keeps its promise against the others.

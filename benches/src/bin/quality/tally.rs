@@ -28,12 +28,29 @@ pub(crate) struct Figures {
 }
 
 impl Tally {
-    pub(crate) fn answered(&mut self, worker: usize, first_token: u64) {
+    /// There is a worker of this number.
+    pub(crate) fn has(&mut self, worker: usize) {
         if self.served.len() <= worker {
             self.served.resize(worker + 1, 0);
         }
+    }
+
+    /// A worker gave a first token, so long after it was asked for.
+    pub(crate) fn answered(&mut self, worker: usize, first_token: u64) {
+        self.has(worker);
         self.served[worker] += 1;
+        self.first_token_after(first_token);
+    }
+
+    /// Somebody gave a first token.
+    pub(crate) fn first_token_after(&mut self, first_token: u64) {
         self.first_token.push(first_token);
+    }
+
+    /// A worker says how many it served.
+    pub(crate) fn served_by(&mut self, worker: usize, count: u64) {
+        self.has(worker);
+        self.served[worker] = count;
     }
 
     pub(crate) fn figures(mut self) -> Figures {
@@ -44,7 +61,7 @@ impl Tally {
             self.first_token.get(place).copied().unwrap_or(0) as f64 / 1e6
         };
         let busiest = self.served.iter().copied().max().unwrap_or(0) as f64;
-        let workers = self.served.iter().filter(|&&served| served > 0).count().max(1);
+        let workers = self.served.len().max(1);
         Figures {
             hit: self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64,
             p50: at(0.5),

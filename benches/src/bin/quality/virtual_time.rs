@@ -161,6 +161,7 @@ pub(crate) fn run(plan: &Plan, workload: Workload) -> Tally {
         key: PrefixKey::new(),
         tally: Tally::default(),
     };
+    run.tally.has(plan.workers - 1);
     for client in 0..plan.clients {
         run.at(client as u64 * 100_000, Event::Ask { client });
     }

@@ -1,4 +1,4 @@
-//! Which prefixes draw more work than their holders can take, told from queues that stay longer than the fleet's. It
+//! Which prefixes draw more work than their holders can take, told from queues that stay longer than others'. It
 //! watches the prefixes where matches end and chooses nobody.
 
 use crate::fleet::Slot;
@@ -8,15 +8,15 @@ const PLACES: usize = 1024;
 
 /// Choices after which an excess is forgotten, for each worker: about what one worker is given while it drops little
 /// of what it holds.
-const MEMORY: u64 = 16;
+const MEMORY: u64 = 32;
 
 /// Excess that a prefix is worth computing elsewhere for, against the price of that.
-const PATIENCE: u64 = 2;
+const PATIENCE: u64 = 4;
 
 /// Slots from here on are not watched.
 const SLOTS: usize = 1 << 16;
 
-/// Sums of how much longer holders' queues were than the mean, for each prefix.
+/// Sums of how much longer holders' queues were than the shortest, for each prefix.
 #[derive(Debug)]
 pub(super) struct Crowding {
     places: Box<[Place]>,
@@ -44,9 +44,9 @@ pub(super) struct Match {
     pub(super) prefix: u64,
     /// The holder it would go to.
     pub(super) holder: Slot,
-    /// Cost of what is at that holder already, and its mean over the fleet.
+    /// Cost of what is at that holder already, and at the one who would compute it otherwise.
     pub(super) there: u64,
-    pub(super) mean: u64,
+    pub(super) elsewhere: u64,
     /// Tokens it takes to compute the prefix elsewhere.
     pub(super) price: u64,
     /// Eligible workers.
@@ -90,7 +90,7 @@ impl Crowding {
         // Who waits for the prefix itself would wait as long for it elsewhere.
         let given = self.given.get(place.slot.0 as usize).copied().unwrap_or(u64::MAX);
         if given.saturating_sub(pending(place.slot)) >= place.done {
-            place.excess = (place.excess + found.there).saturating_sub(found.mean);
+            place.excess = (place.excess + found.there).saturating_sub(found.elsewhere);
         }
         place.excess > PATIENCE * found.price
     }
@@ -109,8 +109,8 @@ mod tests {
 
     const HOLDER: Slot = Slot(1);
 
-    fn found(there: u64, mean: u64) -> Match {
-        Match { prefix: 77, holder: HOLDER, there, mean, price: 1000, workers: 4 }
+    fn found(there: u64, elsewhere: u64) -> Match {
+        Match { prefix: 77, holder: HOLDER, there, elsewhere, price: 1000, workers: 4 }
     }
 
     /// Looks at the same match so many times in a row; gives when it was crowded first.
@@ -123,19 +123,19 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_stays_longer_than_the_mean_is_a_crowd() {
+    fn a_queue_that_stays_longer_than_another_is_a_crowd() {
         let mut crowding = Crowding::new();
-        assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 20), Some(4));
+        assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 20), Some(8));
         crowding.spread(77, Slot(2), 1000);
         assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 4), None);
     }
 
     #[test]
-    fn queues_that_go_up_and_down_around_the_mean_are_none() {
+    fn queues_that_are_longer_now_and_shorter_then_are_none() {
         let mut crowding = Crowding::new();
         for _ in 0..1000 {
             assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 1), None);
-            assert_eq!(looks(&mut crowding, &found(400, 1000), 0, 1), None);
+            assert_eq!(looks(&mut crowding, &found(300, 1000), 0, 1), None);
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
         let mut crowding = Crowding::new();
         for _ in 0..200 {
             assert_eq!(looks(&mut crowding, &found(1900, 1000), 0, 1), None);
-            (0..60).for_each(|_| crowding.given(Slot(0), 10));
+            (0..120).for_each(|_| crowding.given(Slot(0), 10));
         }
     }
 

@@ -8,9 +8,9 @@
 //!    again; what is ahead does so whatever is chosen. Hence own work weighs more than a queue (4 did best of 1 to 8).
 //! 3. So affinity needs no rule: a holder is left when its queue is longer than what the prefix saves is worth.
 //! 4. A burst of equal prompts follows the first one: what that one computes is pending once and uncached for no other.
-//! 5. Counting each request alone, a prefix that everybody asks for would never be worth computing twice. So the excess of
-//!    its holders' queues over the fleet's mean is summed up (a CUSUM, fading); when it is worth twice the price, the
-//!    request goes to the cheapest who does not hold it, who then does: as many holders as the traffic is worth.
+//! 5. Counting each request alone, a prefix that everybody asks for would never be worth computing twice. So what its
+//!    requests wait longer than they would elsewhere is summed up (a CUSUM, fading); when it is worth four times the
+//!    price, one goes where it is cheapest, and makes one more holder: as many as the traffic is worth.
 //! 6. All loads are in the unit of their cause and seen by the next choice; running requests take a little each.
 //!
 //! A match at or below `cache_threshold` counts as none, and nobody beyond both balance thresholds is chosen.
@@ -146,9 +146,8 @@ struct Round<'a, F> {
     eligible: usize,
     /// Fewest requests in flight.
     lowest: u32,
-    /// Least cost of what is there already, and the sum of them.
+    /// Least cost of what is there already.
     least: u64,
-    sum: u64,
     /// Who is cheapest to somebody who is held nowhere.
     elsewhere: usize,
     cheapest: Cheapest,
@@ -173,7 +172,6 @@ impl<'a, F: Fleet> Round<'a, F> {
             eligible: 0,
             lowest: u32::MAX,
             least: u64::MAX,
-            sum: 0,
             elsewhere: 0,
             cheapest: Cheapest::new(prompt.uncached(0) / GRAIN),
             is_held: false,
@@ -184,7 +182,6 @@ impl<'a, F: Fleet> Round<'a, F> {
             round.eligible += 1;
             round.lowest = round.lowest.min(running);
             round.least = round.least.min(there);
-            round.sum = round.sum.saturating_add(there);
             let offer = Offer { index, cost: there.saturating_add(own), held: 0 };
             round.offer(offer);
         }
@@ -206,7 +203,12 @@ impl<'a, F: Fleet> Round<'a, F> {
 
     fn offer(&mut self, offer: Offer) {
         let (fleet, warmth) = (self.fleet, self.warmth);
-        let weight = |i| (warmth.given(fleet.slot(i)), fleet.served(i));
+        // Of those who would compute it the one with least to compute lately, of those who hold it the one with least to do.
+        let held = offer.held > 0;
+        let weight = |i| {
+            let given = warmth.given(fleet.slot(i));
+            (if held { given.prompts } else { given.tokens }, fleet.served(i))
+        };
         self.cheapest.offer(offer, weight, self.draw);
     }
 
@@ -216,21 +218,18 @@ impl<'a, F: Fleet> Round<'a, F> {
         (running, self.fleet.pending_tokens(index).saturating_add(RUNNING * u64::from(running)))
     }
 
-    /// Offers those who hold something, longest match first, as long as that can be cheaper.
+    /// Offers those who hold enough, longest match first, as long as that can be cheaper.
     fn offer_holders(&mut self, tree: &Tree) {
         for level in tree.levels() {
-            let enough = self.is_enough(level.blocks);
-            // Too short a match counts for nothing, but on a tie it wins.
-            let uncached = self.prompt.uncached(if enough { level.blocks } else { 0 });
-            let own = OWN * uncached;
-            if self.cheapest.beats(self.least.saturating_add(own)) {
+            let own = OWN * self.prompt.uncached(level.blocks);
+            if !self.is_enough(level.blocks) || self.cheapest.beats(self.least.saturating_add(own)) {
                 return;
             }
-            self.offer_level(&level, own, enough);
+            self.offer_level(&level, own);
         }
     }
 
-    fn offer_level(&mut self, level: &Level<'_>, own: u64, enough: bool) {
+    fn offer_level(&mut self, level: &Level<'_>, own: u64) {
         let mut from = 0;
         for slot in level.slots() {
             let Some(index) = find_slot(self.fleet, slot, from) else {
@@ -240,11 +239,10 @@ impl<'a, F: Fleet> Round<'a, F> {
             if !self.fleet.eligible(index) {
                 continue;
             }
-            self.is_held |= enough;
+            self.is_held = true;
             let (running, there) = self.there(index);
             if !self.is_too_busy(running) {
-                let offer = Offer { index, cost: there.saturating_add(own), held: level.blocks };
-                self.offer(offer);
+                self.offer(Offer { index, cost: there.saturating_add(own), held: level.blocks });
             }
         }
     }
@@ -275,7 +273,7 @@ impl<'a, F: Fleet> Round<'a, F> {
         let (there, elsewhere) = (self.there(holder).1, self.there(self.elsewhere).1);
         let price = self.prompt.uncached(0) - self.prompt.uncached(held);
         let (slot, workers) = (self.fleet.slot(holder), self.eligible);
-        let found = Match { prefix, holder: slot, there, mean: self.sum / workers as u64, price, workers };
+        let found = Match { prefix, holder: slot, there, elsewhere, price, workers };
         let pending = |slot| find_slot(self.fleet, slot, 0).map_or(0, |i| self.fleet.pending_tokens(i));
         let crowded = crowding.is_crowded(&found, pending) && elsewhere < there;
         if crowded {

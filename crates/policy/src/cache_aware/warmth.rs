@@ -18,13 +18,25 @@ const SLOTS: usize = 1 << 16;
 /// The choices so far, as far as they tell cold workers from warm ones.
 #[derive(Debug, Default)]
 pub(super) struct Warmth {
-    /// Tokens given to each slot to compute, fading.
-    given: Vec<u64>,
+    /// By slot.
+    given: Vec<Given>,
     cold: Vec<Cold>,
     choices: u64,
     fades: u64,
     generation: Option<u64>,
 }
+
+/// What a worker was given, fading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Given {
+    /// Tokens to compute.
+    pub(super) tokens: u64,
+    /// Prompts, in parts of one so that they can fade.
+    pub(super) prompts: u64,
+}
+
+/// Parts of one prompt in [`Given::prompts`].
+const ONE: u64 = 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Cold {
@@ -39,12 +51,12 @@ struct Cold {
 impl Warmth {
     /// Bytes on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.given.capacity() * size_of::<u64>() + self.cold.capacity() * size_of::<Cold>()
+        self.given.capacity() * size_of::<Given>() + self.cold.capacity() * size_of::<Cold>()
     }
 
-    /// Tokens given to a slot to compute lately.
-    pub(super) fn given(&self, slot: Slot) -> u64 {
-        self.given.get(slot.0 as usize).copied().unwrap_or(0)
+    /// What a slot was given lately.
+    pub(super) fn given(&self, slot: Slot) -> Given {
+        self.given.get(slot.0 as usize).copied().unwrap_or_default()
     }
 
     /// The worker's cache is empty.
@@ -52,6 +64,7 @@ impl Warmth {
         if self.choices > 0 && (slot.0 as usize) < SLOTS {
             self.cold.retain(|cold| cold.slot != slot);
             self.cold.push(Cold { slot, left: PROMPTS, choices: 0, got: 0 });
+            self.level(slot);
         }
     }
 
@@ -64,9 +77,23 @@ impl Warmth {
         for slot in (0..fleet.len()).map(|i| fleet.slot(i)).filter(|slot| (slot.0 as usize) < SLOTS) {
             let at = slot.0 as usize;
             if at >= self.given.len() {
+                self.given.resize(at + 1, Given::default());
                 self.forget(slot);
-                self.given.resize(at + 1, 0);
             }
+        }
+    }
+
+    /// As if the worker had been given what the others were: who was away must not win every tie until it has made up.
+    fn level(&mut self, slot: Slot) {
+        let at = slot.0 as usize;
+        let others = self.given.iter().enumerate().filter(|(other, _)| *other != at);
+        let (count, tokens, prompts) =
+            others.fold((0_u64, 0_u64, 0_u64), |(count, tokens, prompts), (_, given)| {
+                (count + 1, tokens + given.tokens, prompts + given.prompts)
+            });
+        if let Some(given) = self.given.get_mut(at) {
+            let count = count.max(1);
+            *given = Given { tokens: tokens / count, prompts: prompts / count };
         }
     }
 
@@ -76,10 +103,13 @@ impl Warmth {
         self.fades += 1;
         if self.fades > MEMORY * workers as u64 {
             self.fades = 0;
-            self.given.iter_mut().for_each(|given| *given /= 2);
+            self.given
+                .iter_mut()
+                .for_each(|given| (given.tokens, given.prompts) = (given.tokens / 2, given.prompts / 2));
         }
         if let Some(given) = self.given.get_mut(slot.0 as usize) {
-            *given += tokens;
+            given.tokens += tokens;
+            given.prompts += ONE;
         }
         for cold in &mut self.cold {
             cold.choices += 1;
@@ -93,10 +123,11 @@ impl Warmth {
         if self.cold.is_empty() || !self.choices.is_multiple_of(EVERY) {
             return None;
         }
-        // Half of its fair share is enough: what it got draws more.
+        // Half of its fair share, beside what it is given here, is enough: that draws more.
         self.cold.retain(|cold| {
             let early = cold.choices < EVERY * workers as u64;
-            cold.left > 0 && (early || cold.got * 2 * (workers as u64) < cold.choices)
+            let drawn = cold.got.saturating_sub(u64::from(PROMPTS - cold.left));
+            cold.left > 0 && (early || drawn * 2 * (workers as u64) < cold.choices)
         });
         let load = |i| (fleet.pending_tokens(i), fleet.in_flight(i));
         let idle = |i: usize| i != holder && fleet.eligible(i) && load(i) <= load(holder);
@@ -169,10 +200,19 @@ mod tests {
     }
 
     #[test]
+    fn who_was_away_has_nothing_to_make_up() {
+        let (mut warmth, _) = started(3);
+        (0..90).for_each(|i| warmth.chose(Slot(i % 2), 100, 3));
+        warmth.forget(Slot(2));
+        let (others, back) = (warmth.given(Slot(1)), warmth.given(Slot(2)));
+        assert!(back.tokens.abs_diff(others.tokens) <= 10 && back.prompts.abs_diff(others.prompts) <= ONE);
+    }
+
+    #[test]
     fn what_was_given_fades() {
         let (mut warmth, _) = started(2);
         warmth.chose(Slot(1), 1000, 2);
         (0..600).for_each(|_| warmth.chose(Slot(0), 0, 2));
-        assert_eq!((warmth.given(Slot(0)), warmth.given(Slot(1))), (5, 500));
+        assert_eq!((warmth.given(Slot(0)).tokens, warmth.given(Slot(1)).tokens), (5, 500));
     }
 }
