@@ -204,10 +204,10 @@ impl<'a, F: Fleet> Round<'a, F> {
     fn offer(&mut self, offer: Offer) {
         let (fleet, warmth) = (self.fleet, self.warmth);
         // Of those who would compute it the one with least to compute lately, of those who hold it the one with least to do.
-        let held = offer.held > 0;
-        let weight = |i| {
-            let given = warmth.given(fleet.slot(i));
-            (if held { given.prompts } else { given.tokens }, fleet.served(i))
+        let weight = |offer: &Offer| {
+            let given = warmth.given(fleet.slot(offer.index));
+            let lately = if offer.held > 0 { given.prompts } else { given.tokens };
+            (lately, fleet.served(offer.index))
         };
         self.cheapest.offer(offer, weight, self.draw);
     }

@@ -200,7 +200,7 @@ fn replay(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn with_ample_room_the_tree_knows_exactly_what_the_model_knows(steps in steps(120)) {
