@@ -41,6 +41,15 @@ pub struct Choice {
     pub draw: u64,
 }
 
+/// What came of one question, for whoever keeps a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The choice; `None` if no candidate was eligible.
+    pub choice: Option<Choice>,
+    /// Tokens of the prompt that the question was decided by: counted, or estimated at that moment.
+    pub tokens: u64,
+}
+
 /// Why a worker was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {

@@ -1,6 +1,7 @@
 //! What a request is recognised by: the chained hashes of its prompt, or one hash for the ring. It reads
 //! bytes and knows nothing of workers.
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Bytes of routing text that one chain hash covers.
@@ -39,6 +40,12 @@ impl PrefixKey {
     #[must_use]
     pub fn with_room_for(bytes: usize) -> Self {
         Self { chain: Vec::with_capacity(bytes / BLOCK_BYTES + 1), len_bytes: 0 }
+    }
+
+    /// A key from the record of one: what [`PrefixKey::blocks`] and [`PrefixKey::len_bytes`] gave.
+    #[must_use]
+    pub const fn recorded(chain: Vec<u64>, len_bytes: u64) -> Self {
+        Self { chain, len_bytes }
     }
 
     /// Empties the key and starts to fill it. `namespace` separates prompts that must never match each other
@@ -133,7 +140,8 @@ const fn mix(chained: u64, block: u64) -> u64 {
 }
 
 /// Where the key of a hash-ring choice came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum HashKeyKind {
     /// The session header.
     SessionHeader,
@@ -150,7 +158,7 @@ pub enum HashKeyKind {
 }
 
 /// The key of a hash-ring choice: equal keys go to the same worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashKey {
     /// Position on the ring.
     pub hash: u64,

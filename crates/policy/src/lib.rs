@@ -30,7 +30,7 @@ mod policy;
 #[cfg(test)]
 mod testing;
 
-pub use choice::{Ask, Choice, Reason};
+pub use choice::{Ask, Choice, Decision, Reason};
 pub use fleet::{Fleet, Slot};
 pub use key::{BLOCK_BYTES, HashKey, HashKeyKind, PrefixKey, PrefixKeyBuilder};
 pub use policy::Policy;

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cache_aware::CacheAware;
-use crate::choice::{Ask, Choice, Pick};
+use crate::choice::{Ask, Choice, Decision, Pick};
 use crate::consistent_hash::ConsistentHash;
 use crate::draws::Draw;
 use crate::fleet::{Fleet, Slot};
@@ -63,30 +63,30 @@ impl Policy {
         fleet: &F,
         take: impl FnOnce(&Choice) -> G,
     ) -> Option<(Choice, G)> {
+        self.decide(ask, fleet, |decision| decision.choice.map(|choice| (choice, take(&choice))))
+    }
+
+    /// As [`Policy::select`], for whoever keeps a record: `end` hears of every decision, also that nobody could be
+    /// chosen, in the order in which the state of the policy changed. It runs under the lock of the policy as well.
+    pub fn decide<F: Fleet, G>(&self, ask: &Ask<'_>, fleet: &F, end: impl FnOnce(&Decision) -> G) -> G {
         let mut state = self.lock();
-        let mut draw = Draw::new(self.seed, state.choices);
-        let ask = Ask { tokens: Some(self.tokens(ask)), ..*ask };
-        let pick = state.rule.pick(&ask, fleet, &mut draw)?;
-        let choice = Choice {
-            index: pick.index,
-            slot: fleet.slot(pick.index),
-            reason: pick.reason,
-            matched: capped(pick.matched),
-            key_len: capped(pick.key_len),
-            prompt_tokens: capped(pick.prompt_tokens),
-            uncached_tokens: capped(pick.uncached_tokens),
-            draw: state.choices,
-        };
-        state.choices += 1;
-        let taken = take(&choice);
-        Some((choice, taken))
+        let tokens = self.tokens(ask);
+        let choice = state.choose(&Ask { tokens: Some(tokens), ..*ask }, fleet, self.seed);
+        end(&Decision { choice, tokens })
     }
 
     /// What the worker had cached is gone (restart, reset, other weights): its prefixes match no more.
     pub fn forget(&self, slot: Slot) {
-        if let Rule::CacheAware(cache_aware) = &mut self.lock().rule {
+        self.forget_and(slot, || ());
+    }
+
+    /// As [`Policy::forget`]; `then` runs before anybody else may choose.
+    pub fn forget_and(&self, slot: Slot, then: impl FnOnce()) {
+        let mut state = self.lock();
+        if let Rule::CacheAware(cache_aware) = &mut state.rule {
             cache_aware.forget(slot);
         }
+        then();
     }
 
     /// A worker counted a prompt whose routing text has `bytes` as `tokens`. Makes later estimates better; not
@@ -129,6 +129,25 @@ impl Policy {
 
 fn capped(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+impl State {
+    fn choose<F: Fleet>(&mut self, ask: &Ask<'_>, fleet: &F, seed: u64) -> Option<Choice> {
+        let mut draw = Draw::new(seed, self.choices);
+        let pick = self.rule.pick(ask, fleet, &mut draw)?;
+        let choice = Choice {
+            index: pick.index,
+            slot: fleet.slot(pick.index),
+            reason: pick.reason,
+            matched: capped(pick.matched),
+            key_len: capped(pick.key_len),
+            prompt_tokens: capped(pick.prompt_tokens),
+            uncached_tokens: capped(pick.uncached_tokens),
+            draw: self.choices,
+        };
+        self.choices += 1;
+        Some(choice)
+    }
 }
 
 impl Rule {

@@ -81,7 +81,7 @@ impl Forward<'_> {
         self.shard.budget.earn();
         let mut course = Course::default();
         loop {
-            let Some(Selected { guard, choice }) = self.next(pool, asked, &mut course).await else {
+            let Some(Selected { guard, choice, .. }) = self.next(pool, asked, &mut course).await else {
                 return course.last_resort(pool);
             };
             note(guard.worker(), &choice);

@@ -9,6 +9,7 @@
 //! - [`prediction`]: what was predicted of its prefix cache, and what it said about it.
 //! - [`health`]: probe results in, state out.
 //! - [`served`]: what a worker says it serves.
+//! - [`note`], [`ledger`], `frozen`: the record of decisions, for whoever writes it down.
 //! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
 //! - [`registry`]: the two handles on it all, one that reads and one that writes.
 //! - [`audit`]: the check that no load has drifted.
@@ -20,8 +21,11 @@
 pub mod audit;
 pub mod breaker;
 pub mod collector;
+mod frozen;
 pub mod guard;
 pub mod health;
+pub mod ledger;
+pub mod note;
 mod pending;
 pub mod prediction;
 pub mod registry;
@@ -35,6 +39,8 @@ pub use breaker::{BreakerSettings, BreakerState};
 pub use collector::FleetCollector;
 pub use guard::Guard;
 pub use health::HealthSettings;
+pub use ledger::Ledger;
+pub use note::{Asker, Note};
 pub use prediction::{Checked, Predictions};
 pub use registry::{Reader, Writer, registry};
 pub use served::{Models, ServedModel};

@@ -10,6 +10,8 @@ use tokio::sync::watch;
 
 use crate::breaker::BreakerSettings;
 use crate::health::HealthSettings;
+use crate::ledger::Ledger;
+use crate::note::{Note, PolicyMade};
 use crate::served::{Models, ServedModel};
 use crate::url::WorkerUrl;
 use crate::worker::{Blocker, Worker};
@@ -33,6 +35,8 @@ pub fn registry(
         slots: Vec::new(),
         labels: HashMap::new(),
         policies: HashMap::new(),
+        policies_made: 0,
+        ledger: None,
         served: HashMap::new(),
         retired: Vec::new(),
     };
@@ -69,11 +73,22 @@ struct State {
     /// Number of each model name ever served.
     labels: HashMap<Arc<str>, u32>,
     // Of the current epoch:
-    policies: HashMap<PoolKey, Arc<Policy>>,
+    policies: HashMap<PoolKey, Numbered>,
     served: HashMap<Slot, Arc<AtomicU64>>,
     /// Policies of earlier epochs that requests may still hold. They are dropped here, so that no data thread
     /// pays for taking a tree apart.
     retired: Vec<Arc<Policy>>,
+    /// Numbers given to policies.
+    policies_made: u32,
+    /// Where choices and what changes policies are noted, if they are.
+    ledger: Option<Arc<Ledger>>,
+}
+
+/// A policy and its number in the record.
+#[derive(Clone)]
+struct Numbered {
+    number: u32,
+    policy: Arc<Policy>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -126,6 +141,7 @@ impl Writer {
             let breaking = Arc::clone(&state.breaking);
             let worker = Arc::new(Worker::new(slot, identity.0, identity.1, breaking));
             worker.reset_breaker(state.epoch);
+            state.note(|| Note::Added { slot, name: worker.name().into() });
             let at = state.members.partition_point(|w| w.slot() < worker.slot());
             state.members.insert(at, Arc::clone(&worker));
             worker
@@ -137,6 +153,7 @@ impl Writer {
         worker.block(Blocker::Removed);
         self.change(|state| {
             state.members.retain(|w| !Arc::ptr_eq(w, worker));
+            state.note(|| Note::Removed { slot: worker.slot() });
             state.forget(worker.slot());
         });
     }
@@ -156,6 +173,9 @@ impl Writer {
         };
         let changed = if up { worker.unblock(Blocker::Unhealthy) } else { worker.block(Blocker::Unhealthy) };
         let cleared = worker.unblock(Blocker::Suspect);
+        if changed || cleared {
+            self.state().note(|| Note::Probed { slot: worker.slot(), up });
+        }
         if changed && !up {
             // What restarts comes back with an empty cache.
             self.forget(worker);
@@ -186,6 +206,9 @@ impl Writer {
 
     /// Takes how many tokens the worker's prefix cache holds at most; 0 if that is not known.
     pub fn cache_holds(&self, worker: &Worker, tokens: u64) {
+        if worker.cache_tokens() != tokens {
+            self.state().note(|| Note::Capacity { slot: worker.slot(), tokens });
+        }
         worker.set_cache_tokens(tokens);
     }
 
@@ -194,13 +217,25 @@ impl Writer {
         self.state().forget(worker.slot());
     }
 
+    /// From now on choices are noted here. The policies begin anew, so that the record has all that they know.
+    pub fn note_in(&self, ledger: Arc<Ledger>) {
+        self.change(|state| {
+            state.ledger = Some(ledger);
+            state.retire_policies();
+            for worker in &state.members {
+                state.note(|| Note::Added { slot: worker.slot(), name: worker.name().into() });
+            }
+        });
+    }
+
     /// Starts the next epoch: fresh policies, the same seed unless another is given. Loads stay as they are.
     pub fn reset(&self, seed: Option<u64>) -> Arc<World> {
         self.change(|state| {
             state.epoch += 1;
             state.seed = seed.unwrap_or(state.seed);
-            let old = state.policies.drain().map(|(_, policy)| policy);
-            state.retired.extend(old);
+            let (epoch, seed) = (state.epoch, state.seed);
+            state.note(|| Note::Reset { epoch, seed });
+            state.retire_policies();
             state.served.clear();
             state.members.iter().for_each(|worker| worker.reset_breaker(state.epoch));
             state.members.iter().for_each(|worker| worker.pace.forget());
@@ -226,8 +261,19 @@ impl Writer {
 
 impl State {
     fn forget(&self, slot: Slot) {
-        for policy in self.policies.values() {
-            policy.forget(slot);
+        for Numbered { number, policy } in self.policies.values() {
+            policy.forget_and(slot, || self.note(|| Note::Forgot { policy: *number, slot }));
+        }
+    }
+
+    fn retire_policies(&mut self) {
+        let old = self.policies.drain().map(|(_, numbered)| numbered.policy);
+        self.retired.extend(old);
+    }
+
+    fn note(&self, note: impl FnOnce() -> Note) {
+        if let Some(ledger) = &self.ledger {
+            ledger.note(note());
         }
     }
 
@@ -270,16 +316,31 @@ impl State {
         #[expect(clippy::cast_possible_truncation, reason = "fewer than 2^32 names are ever served")]
         let next = self.labels.len() as u32;
         let label = *self.labels.entry(Arc::clone(&model)).or_insert(next);
-        let (settings, seed) = (&self.policy, self.seed);
-        let policy = self.policies.entry(key).or_insert_with(|| Arc::new(Policy::new(settings, seed)));
-        let policy = Arc::clone(policy);
+        let Numbered { number, policy } = self.policy(key, &model);
         let served = &mut self.served;
         let candidates = workers
             .into_iter()
             .map(|worker| Candidate { served: Arc::clone(served.entry(worker.slot()).or_default()), worker })
             .collect();
-        let (generation, epoch) = (self.generation, self.epoch);
-        Arc::new(Pool { model, label, generation, epoch, candidates, policy })
+        let (generation, epoch, ledger) = (self.generation, self.epoch, self.ledger.clone());
+        Arc::new(Pool { model, label, generation, epoch, candidates, policy, number, ledger })
+    }
+
+    /// The policy of a pool in this epoch.
+    fn policy(&mut self, key: PoolKey, model: &Arc<str>) -> Numbered {
+        if let Some(known) = self.policies.get(&key) {
+            return known.clone();
+        }
+        let (number, seed, epoch) = (self.policies_made, self.seed, self.epoch);
+        self.policies_made += 1;
+        let policy = Arc::new(Policy::new(&self.policy, seed));
+        self.note(|| {
+            let (model, settings) = (Arc::clone(model), self.policy.clone());
+            Note::Policy(PolicyMade { policy: number, epoch, model, seed, settings })
+        });
+        let numbered = Numbered { number, policy };
+        self.policies.insert(key, numbered.clone());
+        numbered
     }
 }
 

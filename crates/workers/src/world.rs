@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_policy::{Ask, Choice, Fleet, Policy, Slot};
+use forebay_policy::{Ask, Choice, Fleet, Policy, PrefixKey, Slot};
 
+use crate::frozen::Frozen;
 use crate::guard::Guard;
+use crate::ledger::Ledger;
+use crate::note::{Asked, Asker, Note};
 use crate::worker::Worker;
 
 /// One epoch's view of the fleet. A request keeps the one it was admitted under.
@@ -97,6 +100,10 @@ pub struct Pool {
     pub(crate) epoch: u64,
     pub(crate) candidates: Box<[Candidate]>,
     pub(crate) policy: Arc<Policy>,
+    /// The policy's number in the record.
+    pub(crate) number: u32,
+    /// Where choices are noted, if they are.
+    pub(crate) ledger: Option<Arc<Ledger>>,
 }
 
 /// A worker as a member of a pool.
@@ -112,6 +119,8 @@ pub struct Selected {
     pub guard: Guard,
     /// What was chosen, and why.
     pub choice: Choice,
+    /// Number of its note, if choices are noted.
+    pub noted: Option<u64>,
 }
 
 /// Alias kept short for signatures: a choice, or nobody to choose.
@@ -146,24 +155,61 @@ impl Pool {
 
     /// Chooses a worker that was not tried yet and puts the load on it, in one step.
     pub fn select(&self, ask: &Ask<'_>, tried: &Tried) -> Selection {
+        self.select_for(Asker::default(), ask, tried)
+    }
+
+    /// The same, for a request that the record of decisions names.
+    pub fn select_for(&self, asker: Asker<'_>, ask: &Ask<'_>, tried: &Tried) -> Selection {
         let view = View { pool: self, tried, now_ms: ask.now_ms, only: None };
-        self.select_from(ask, &view).or_else(|| {
+        self.select_from(ask, &view, asker).or_else(|| {
             // Every breaker is open: the least bad worker is asked now and then, so that this ends with its cause.
             let only = Some(self.least_bad(tried, ask.now_ms)?);
-            self.select_from(ask, &View { only, ..view })
+            self.select_from(ask, &View { only, ..view }, asker)
         })
     }
 
-    fn select_from(&self, ask: &Ask<'_>, view: &View<'_>) -> Selection {
-        let take = |choice: &Choice| {
-            let candidate = &self.candidates[choice.index];
-            candidate.served.fetch_add(1, Ordering::Relaxed);
-            candidate.worker.decided(choice.reason);
-            candidate.worker.predictions().chosen(choice);
-            let worker = Arc::clone(&candidate.worker);
-            Guard::of_choice(worker, choice, ask.streamed, ask.now_ms).heard_in(self.epoch, ask.now_ms)
-        };
-        self.policy.select(ask, view, take).map(|(choice, guard)| Selected { guard, choice })
+    fn select_from(&self, ask: &Ask<'_>, view: &View<'_>, asker: Asker<'_>) -> Selection {
+        if let Some(ledger) = &self.ledger {
+            return self.select_noted(ask, view, asker, ledger);
+        }
+        let (choice, guard) = self.policy.select(ask, view, |choice| self.take(ask, choice))?;
+        Some(Selected { guard, choice, noted: None })
+    }
+
+    /// The same, noted in the order of the choices. The policy sees loads that stand still meanwhile: those of the note.
+    fn select_noted(&self, ask: &Ask<'_>, view: &View<'_>, asker: Asker<'_>, ledger: &Ledger) -> Selection {
+        let blocks = ask.prefix.map_or(&[][..], PrefixKey::blocks).into();
+        let frozen = Frozen::new(view);
+        self.policy.decide(ask, &frozen, |decision| {
+            let noted = ledger.note(Note::Asked(Box::new(Asked {
+                policy: self.number,
+                epoch: self.epoch,
+                generation: self.generation,
+                request: asker.request.into(),
+                attempt: asker.attempt,
+                now_ms: ask.now_ms,
+                streamed: ask.streamed,
+                blocks,
+                key_bytes: ask.prefix.map_or(0, PrefixKey::len_bytes),
+                hash: ask.hash,
+                counted: ask.tokens,
+                tokens: decision.tokens,
+                candidates: frozen.seen(),
+                choice: decision.choice,
+            })));
+            let choice = decision.choice?;
+            Some(Selected { guard: self.take(ask, &choice), choice, noted: Some(noted) })
+        })
+    }
+
+    /// Puts the load of a choice on its worker.
+    fn take(&self, ask: &Ask<'_>, choice: &Choice) -> Guard {
+        let candidate = &self.candidates[choice.index];
+        candidate.served.fetch_add(1, Ordering::Relaxed);
+        candidate.worker.decided(choice.reason);
+        candidate.worker.predictions().chosen(choice);
+        let worker = Arc::clone(&candidate.worker);
+        Guard::of_choice(worker, choice, ask.streamed, ask.now_ms).heard_in(self.epoch, ask.now_ms)
     }
 
     /// Of those that only their breakers keep out, the one whose breaker opened first.

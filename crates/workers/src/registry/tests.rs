@@ -1,5 +1,6 @@
 use super::*;
 use crate::breaker::BreakerState;
+use crate::note::Asker;
 use crate::served::ServedModel;
 use crate::world::{PoolError, Tried};
 use forebay_policy::{Ask, PolicyKind};
@@ -201,4 +202,48 @@ fn a_reset_closes_breakers_and_requests_of_the_old_trial_do_not_open_them() {
     fail(old, 20, 1);
     assert!(workers[0].eligible());
     assert_eq!(workers[0].in_flight(), 0);
+}
+
+#[test]
+fn choices_and_what_changes_policies_are_noted_in_order() {
+    let (reader, writer, _) = fleet(PolicyKind::RoundRobin, &[]);
+    let ledger = Arc::new(Ledger::new(1 << 20));
+    writer.note_in(Arc::clone(&ledger));
+    let worker = writer.add("http://a:1".parse().unwrap(), None);
+    serve(&writer, &worker, &[model("m", None, "m")]);
+    let world = reader.world();
+    let asker = Asker { request: b"r-1", attempt: 0 };
+    let ask = Ask { now_ms: 5, ..Ask::default() };
+    let selected = world.all().select_for(asker, &ask, &Tried::default()).unwrap();
+    writer.cache_holds(&worker, 100);
+    writer.forget(&worker);
+    writer.reset(Some(9));
+    let again = world.all().select_for(asker, &ask, &Tried::default()).unwrap();
+    let mut tried = Tried::default();
+    tried.add(worker.slot());
+    assert!(world.all().select_for(asker, &ask, &tried).is_none());
+    let notes = ledger.take().unwrap();
+    assert!(notes.iter().enumerate().all(|(i, (number, _))| i as u64 == *number));
+    let asked: Vec<_> = notes
+        .iter()
+        .filter_map(|(number, note)| match note {
+            Note::Asked(asked) => Some((*number, asked)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(asked.len(), 3);
+    assert_eq!((Some(asked[0].0), Some(asked[1].0)), (selected.noted, again.noted));
+    assert_eq!((asked[0].1.choice, asked[2].1.choice), (Some(selected.choice), None));
+    assert_eq!((&*asked[0].1.request, asked[0].1.epoch, asked[1].1.epoch), (&b"r-1"[..], 1, 1));
+    let seen = |at: usize| asked[at].1.candidates[0];
+    assert_eq!((seen(0).eligible, seen(0).in_flight, seen(0).cache_tokens), (true, 0, 0));
+    assert_eq!((seen(1).in_flight, seen(1).cache_tokens, seen(1).served), (1, 100, 1));
+    assert!(!seen(2).eligible);
+    let between: Vec<_> = notes[asked[0].0 as usize + 1..asked[1].0 as usize].iter().map(|n| &n.1).collect();
+    assert!(matches!(between[0], Note::Capacity { tokens: 100, .. }), "{between:?}");
+    assert!(between.iter().any(|note| matches!(note, Note::Forgot { .. })));
+    assert!(between.iter().any(|note| matches!(note, Note::Reset { epoch: 2, seed: 9 })));
+    let of_epoch =
+        |wanted| move |note: &&(u64, Note)| matches!(&note.1, Note::Policy(made) if made.epoch == wanted);
+    assert!(notes.iter().filter(of_epoch(2)).count() >= 1);
 }
