@@ -1,5 +1,7 @@
 //! Finds token counts in the records of a stream, wherever the stream is split; must keep a bounded amount of it.
 
+use std::sync::LazyLock;
+
 use memchr::{memchr, memchr3, memmem};
 
 /// Token counts as a worker reported them. Counts that a later report leaves out keep their last value.
@@ -128,6 +130,13 @@ impl UsageScan {
 }
 
 impl Usage {
+    /// What the last usage object in the end of a whole answer reports. Text that a model wrote cannot be taken for one,
+    /// since its quotes are escaped.
+    pub fn at_end(end: &[u8]) -> Self {
+        static LAST: LazyLock<memmem::FinderRev<'static>> = LazyLock::new(|| memmem::FinderRev::new(NAME));
+        LAST.rfind(end).map(|at| Self::parse(&end[at + NAME.len()..])).unwrap_or_default()
+    }
+
     /// True if nothing was reported.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

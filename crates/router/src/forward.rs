@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forebay_policy::{Ask, Choice, Policy};
 use forebay_workers::{Blocker, Guard, Pool, Selected, Tried, Worker};
 
+use crate::account::Attempts;
 use crate::attempt::{Attempt, AttemptError};
 use crate::classify::Asked;
 use crate::clock;
@@ -77,7 +78,12 @@ struct Kept {
 
 impl Forward<'_> {
     /// Asks one worker after the other until one answers well, or nobody is left who might.
-    pub(crate) async fn to_any_of(&self, pool: &Pool, asked: &Asked) -> Result<Forwarded, Failure> {
+    pub(crate) async fn to_any_of(
+        &self,
+        pool: &Pool,
+        asked: &Asked,
+        attempts: &mut Attempts,
+    ) -> Result<Forwarded, Failure> {
         self.shard.budget.earn();
         let mut course = Course::default();
         loop {
@@ -85,6 +91,7 @@ impl Forward<'_> {
                 return course.last_resort(pool);
             };
             note(guard.worker(), &choice);
+            *attempts = Attempts { count: attempts.count + 1, last: Some(choice) };
             match self.attempt().with(guard.worker(), asked).await {
                 Ok(answer) => {
                     let slot = guard.worker().slot();

@@ -28,9 +28,9 @@ impl Leg {
         self.guard.worker()
     }
 
-    /// The first bytes of the body came, so long after the request did. What went by before the choice is not the
+    /// The first of what was asked for came, so long after the request did. What went by before the choice is not the
     /// worker's.
-    pub(crate) fn first_byte(&mut self, requested: Instant, took: Duration) {
+    pub(crate) fn first_token(&mut self, requested: Instant, took: Duration) {
         let before = self.chosen_ms.saturating_sub(clock::millis(requested));
         self.guard.first_token(took.saturating_sub(Duration::from_millis(before)));
     }

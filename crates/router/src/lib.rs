@@ -16,12 +16,14 @@
 //! - [`fanout`]: requests that concern whole workers.
 //! - [`own`]: pages that the router answers itself.
 //! - [`outcome`], [`failure`]: every way a request can end, and what the client is told.
+//! - [`account`], `record`: the facts of a request, and the one place where they are closed at its end.
 //! - [`metrics`], [`settings`], [`shard`], `clock`: what is counted, what can be set, what a data thread has to itself,
 //!   what all of them share.
 //!
 //! Architecture invariant: a response in progress has neither a task nor a channel. Whoever polls the client's side
 //! reads the worker's socket.
 
+pub mod account;
 mod admission;
 mod attempt;
 pub mod authority;
@@ -36,6 +38,7 @@ pub mod metrics;
 pub mod outcome;
 mod own;
 mod patience;
+mod record;
 mod records;
 pub mod relay;
 mod report;
@@ -46,6 +49,7 @@ pub mod settings;
 pub mod shard;
 pub mod upstream;
 
+pub use account::Account;
 pub use admission::AdmissionSettings;
 pub use metrics::RouterMetrics;
 pub use relay::ResponseBody;

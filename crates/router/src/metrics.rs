@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use forebay_workers::Pool;
@@ -10,7 +10,7 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
 
-use crate::admission::Permit;
+use crate::account::Account;
 use crate::outcome::Outcome;
 use crate::route::Route;
 
@@ -42,7 +42,7 @@ pub struct RouterMetrics {
 }
 
 /// The series of one route and model, each made when it is first needed.
-struct Series {
+pub(crate) struct Series {
     model: Arc<str>,
     route: &'static str,
     requests: [[OnceLock<IntCounter>; Outcome::ALL.len()]; CLASSES.len()],
@@ -115,7 +115,7 @@ impl RouterMetrics {
     }
 
     /// The series of a route and the model of a pool; of no model if there is no pool.
-    fn series(&self, route: &Route, pool: Option<&Pool>) -> Arc<Series> {
+    pub(crate) fn series(&self, route: &Route, pool: Option<&Pool>) -> Arc<Series> {
         let key = (route.id, pool.map_or(u32::MAX, Pool::label));
         if let Some(series) = self.series.load().get(&key) {
             return Arc::clone(series);
@@ -156,94 +156,37 @@ impl Families<'_> {
 }
 
 impl Series {
-    fn observe(&self, cell: &OnceLock<Histogram>, family: &HistogramVec, took: Duration) {
-        cell.get_or_init(|| family.with_label_values(&[self.route, &self.model])).observe(took.as_secs_f64());
-    }
-}
-
-/// One request, from its head to its end, which is counted when this is dropped: exactly once, whatever happens.
-pub(crate) struct Record {
-    metrics: Arc<RouterMetrics>,
-    route: Route,
-    /// Of the request's pool, once that is known.
-    series: Option<Arc<Series>>,
-    pub(crate) started: Instant,
-    /// When the last chunk of the body came.
-    last_chunk: Option<Instant>,
-    streamed: bool,
-    status: u16,
-    /// Its place among the requests under way.
-    pub(crate) permit: Option<Permit>,
-    /// How it ends if nothing more happens.
-    pub(crate) outcome: Outcome,
-}
-
-impl Record {
-    /// Begins with the request's head.
-    pub(crate) fn begin(metrics: &Arc<RouterMetrics>, route: Route) -> Self {
-        Self {
-            metrics: Arc::clone(metrics),
-            route,
-            series: None,
-            started: Instant::now(),
-            last_chunk: None,
-            streamed: false,
-            status: 0,
-            permit: None,
-            outcome: Outcome::ClientGoneBeforeHeaders,
-        }
+    /// The name of the pool's model.
+    pub(crate) fn model(&self) -> &Arc<str> {
+        &self.model
     }
 
-    /// The request's pool is known.
-    pub(crate) fn pool(&mut self, pool: &Pool) {
-        self.series = Some(self.metrics.series(&self.route, Some(pool)));
+    /// The answer's first bytes came.
+    pub(crate) fn first_byte(&self, metrics: &RouterMetrics, took: Duration) {
+        self.observe(&self.first_byte, &metrics.first_byte, took);
     }
 
-    /// The response begins.
-    pub(crate) fn status(&mut self, status: http::StatusCode, streamed: bool) {
-        self.status = status.as_u16();
-        self.streamed = streamed;
+    /// The next bytes of a stream came.
+    pub(crate) fn gap(&self, metrics: &RouterMetrics, took: Duration) {
+        self.observe(&self.gap, &metrics.gap, took);
     }
 
-    /// Bytes of the body came. Only the first ones of a body that is no stream of events are of interest: for them it
-    /// gives how long they took.
-    pub(crate) fn chunk(&mut self) -> Option<Duration> {
-        let series = self.series.as_ref()?;
-        match self.last_chunk {
-            None => {
-                let now = Instant::now();
-                series.observe(&series.first_byte, &self.metrics.first_byte, now - self.started);
-                self.last_chunk = Some(now);
-                return Some(now - self.started);
-            }
-            Some(last) if self.streamed => {
-                let now = Instant::now();
-                series.observe(&series.gap, &self.metrics.gap, now - last);
-                self.last_chunk = Some(now);
-            }
-            Some(_) => {}
-        }
-        None
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        self.permit = None;
-        if std::thread::panicking() {
-            self.outcome = Outcome::Panicked;
-        }
-        let series = self.series.take().unwrap_or_else(|| self.metrics.series(&self.route, None));
-        let class = match self.status {
-            100..=599 => usize::from(self.status / 100),
+    /// A request has ended.
+    pub(crate) fn ended(&self, metrics: &RouterMetrics, account: &Account) {
+        let class = match account.status {
+            100..=599 => usize::from(account.status / 100),
             _ => 0,
         };
-        series.requests[class][self.outcome as usize]
+        self.requests[class][account.outcome as usize]
             .get_or_init(|| {
-                let labels = [series.route, &series.model, CLASSES[class], self.outcome.as_str()];
-                self.metrics.requests.with_label_values(&labels)
+                let labels = [self.route, &self.model, CLASSES[class], account.outcome.as_str()];
+                metrics.requests.with_label_values(&labels)
             })
             .inc();
-        series.observe(&series.duration, &self.metrics.duration, self.started.elapsed());
+        self.observe(&self.duration, &metrics.duration, account.took);
+    }
+
+    fn observe(&self, cell: &OnceLock<Histogram>, family: &HistogramVec, took: Duration) {
+        cell.get_or_init(|| family.with_label_values(&[self.route, &self.model])).observe(took.as_secs_f64());
     }
 }

@@ -2,7 +2,7 @@
 //! breaks off. It neither reads nor writes anything itself.
 
 use bytes::{Bytes, BytesMut};
-use forebay_openai::{RecordKind, SseScanner};
+use forebay_openai::{RecordKind, SseScanner, Usage};
 
 /// Longest part of a record that is held back, in bytes. A stream with a longer one passes as it comes from then on.
 const HELD: usize = 64 * 1024;
@@ -17,6 +17,7 @@ pub(crate) struct Records {
     is_raw: bool,
     is_done: bool,
     has_error: bool,
+    has_token: bool,
 }
 
 impl Records {
@@ -28,11 +29,12 @@ impl Records {
     /// Takes what came and gives what may go on; empty if no record has ended. Chunks that end with a record, as an
     /// engine's do, pass without a copy.
     pub(crate) fn pass(&mut self, chunk: Bytes) -> Bytes {
-        let Self { scanner, is_done, has_error, .. } = self;
+        let Self { scanner, is_done, has_error, has_token, .. } = self;
         let whole = scanner.feed(&chunk, |record| match record.kind {
             RecordKind::Done => *is_done = true,
             RecordKind::Error => *has_error = true,
-            RecordKind::Comment | RecordKind::Data | RecordKind::Usage => {}
+            RecordKind::Comment => {}
+            RecordKind::Data | RecordKind::Usage => *has_token = true,
         });
         if self.is_raw || (self.held.is_empty() && whole == chunk.len()) {
             return chunk;
@@ -62,6 +64,16 @@ impl Records {
     /// Whether a record can be added behind what has gone on, and would be read.
     pub(crate) fn takes_more(&self) -> bool {
         !self.is_raw && !self.is_done
+    }
+
+    /// The last token counts that the worker told.
+    pub(crate) fn usage(&self) -> Usage {
+        self.scanner.usage()
+    }
+
+    /// Whether a record came that is neither a comment nor the end.
+    pub(crate) fn has_token(&self) -> bool {
+        self.has_token
     }
 
     /// Whether the worker reported a failure.

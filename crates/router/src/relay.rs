@@ -11,9 +11,9 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::failure::Failure;
 use crate::leg::Leg;
-use crate::metrics::Record;
 use crate::outcome::Outcome;
 use crate::patience::Patience;
+use crate::record::Record;
 use crate::records::Records;
 use crate::report::Report;
 use crate::upstream::{BodyError, Upstream};
@@ -60,7 +60,7 @@ impl Relay {
             end(&mut leg);
         }
         let ended = upstream.is_finished();
-        record.outcome = if ended { manner.complete } else { Outcome::ClientGoneMidStream };
+        record.account.outcome = if ended { manner.complete } else { Outcome::ClientGoneMidStream };
         Self { upstream, leg, record, manner, ended }
     }
 
@@ -93,17 +93,19 @@ impl Relay {
 
     /// Takes what came; gives what goes on.
     fn take(&mut self, chunk: Bytes) -> Bytes {
-        if let (Some(took), Some(leg)) = (self.record.chunk(), &mut self.leg) {
-            leg.first_byte(self.record.started, took);
-        }
-        if let Some(report) = &mut self.manner.report {
-            report.take_in(&chunk);
-        }
         self.manner.patience.moved();
-        let goes = match &mut self.manner.records {
-            Some(records) => records.pass(chunk),
-            None => chunk,
+        let (goes, has_token) = match &mut self.manner.records {
+            Some(records) => (records.pass(chunk), records.has_token()),
+            None => {
+                if let Some(report) = &mut self.manner.report {
+                    report.take_in(&chunk);
+                }
+                (chunk, true)
+            }
         };
+        if let (Some(took), Some(leg)) = (self.record.chunk(has_token), &mut self.leg) {
+            leg.first_token(self.record.account.started, took);
+        }
         if self.upstream.at_end() {
             self.hear_error();
             end(&mut self.leg);
@@ -121,11 +123,11 @@ impl Relay {
         end(&mut self.leg);
         self.ended = true;
         if let Some(report) = self.manner.report.take() {
-            report.end();
+            self.record.account.tokens = report.end(self.manner.records.as_ref().map(Records::usage));
         }
         let records = self.manner.records.as_mut();
         let has_error = records.as_ref().is_some_and(|records| records.has_error());
-        self.record.outcome = if has_error { Outcome::ErrorInStream } else { self.manner.complete };
+        self.record.account.outcome = if has_error { Outcome::ErrorInStream } else { self.manner.complete };
         records.map(Records::rest).unwrap_or_default()
     }
 
@@ -148,7 +150,7 @@ impl Relay {
             }
         }
         self.ended = true;
-        self.record.outcome = failure.outcome();
+        self.record.account.outcome = failure.outcome();
         match &self.manner.records {
             Some(records) if records.takes_more() => Ok(failure.record(self.manner.dialect)),
             _ => Err(error),
@@ -171,9 +173,16 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
+            // Counted when it was made.
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Relay(relay) => relay.poll(cx).map_ok(Frame::data),
+            Self::Relay(relay) => {
+                let polled = relay.poll(cx);
+                if let Poll::Ready(Some(Ok(bytes))) = &polled {
+                    relay.record.handed_out(bytes);
+                }
+                polled.map_ok(Frame::data)
+            }
         }
     }
 

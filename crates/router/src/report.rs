@@ -1,87 +1,76 @@
-//! What a worker reports of a prompt at the end of its answer, against what was predicted. It keeps the end of the answer
-//! only, and reads no more of it than two numbers.
+//! What a worker reports of tokens at the end of its answer, and that against what was predicted. It keeps the end of the
+//! answer only, and of a stream nothing.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use forebay_openai::Usage;
 use forebay_policy::{Choice, Policy};
 use forebay_workers::{Checked, Worker};
-use memchr::memmem::Finder;
 
 /// Bytes of an answer's end that are looked at. The counts are the last or the last but one thing in it.
 const LOOKED_AT: usize = 1024;
 
-/// Members of `usage` by the names of each API.
-static PROMPT: LazyLock<[Finder<'static>; 2]> =
-    LazyLock::new(|| [Finder::new(b"\"prompt_tokens\":"), Finder::new(b"\"input_tokens\":")]);
-static CACHED: LazyLock<[Finder<'static>; 2]> =
-    LazyLock::new(|| [Finder::new(b"\"cached_tokens\":"), Finder::new(b"\"cache_read_input_tokens\":")]);
-
 /// Waits for the end of one answer.
 pub(crate) struct Report {
-    worker: Arc<Worker>,
-    policy: Arc<Policy>,
-    choice: Choice,
-    /// Whether the prompt was text: ids count themselves.
-    is_text: bool,
+    /// `None` if the policy predicts nothing.
+    prediction: Option<Prediction>,
     /// The last reads, latest last: shared with the response, so that keeping them costs no copy.
     last: [Bytes; 3],
 }
 
+/// What was predicted of a prompt.
+pub(crate) struct Prediction {
+    pub worker: Arc<Worker>,
+    pub policy: Arc<Policy>,
+    pub choice: Choice,
+    /// Whether the prompt was text: ids count themselves.
+    pub is_text: bool,
+}
+
 impl Report {
-    /// For an answer to a request with a prompt. `None` if its policy has no use for it.
-    pub(crate) fn new(
-        worker: &Arc<Worker>,
-        policy: &Arc<Policy>,
-        choice: Choice,
-        is_text: bool,
-    ) -> Option<Self> {
-        (choice.key_len > 0).then(|| Self {
-            worker: Arc::clone(worker),
-            policy: Arc::clone(policy),
-            choice,
-            is_text,
-            last: Default::default(),
-        })
+    /// For an answer to a request with a prompt.
+    pub(crate) fn new(prediction: Prediction) -> Self {
+        let prediction = (prediction.choice.key_len > 0).then_some(prediction);
+        Self { prediction, last: Default::default() }
     }
 
-    /// Bytes of the body came.
+    /// Bytes of the body came, if it is no stream.
     pub(crate) fn take_in(&mut self, chunk: &Bytes) {
         self.last.rotate_left(1);
         self.last[2] = chunk.clone();
     }
 
-    /// The body is whole.
-    pub(crate) fn end(self) {
-        let [.., latest] = &self.last;
-        if latest.len() >= LOOKED_AT || self.last[1].is_empty() {
-            self.read(latest);
-        } else {
-            self.read(&self.last.concat());
+    /// The body is whole. `told` is what the records of a stream told.
+    pub(crate) fn end(self, told: Option<Usage>) -> Usage {
+        let told = told.unwrap_or_else(|| self.read());
+        if let Some(prediction) = self.prediction {
+            prediction.compare(told);
         }
+        told
     }
 
-    fn read(&self, text: &[u8]) {
-        let end = &text[text.len().saturating_sub(LOOKED_AT)..];
-        let Some(prompt) = number(end, &*PROMPT).filter(|&tokens| tokens > 0) else { return };
+    fn read(&self) -> Usage {
+        let [.., latest] = &self.last;
+        let joined = (latest.len() < LOOKED_AT && !self.last[1].is_empty()).then(|| self.last.concat());
+        let text = joined.as_deref().unwrap_or(latest);
+        Usage::at_end(&text[text.len().saturating_sub(LOOKED_AT)..])
+    }
+}
+
+impl Prediction {
+    fn compare(&self, told: Usage) {
+        let Some(prompt) = told.prompt_tokens.filter(|&tokens| tokens > 0) else { return };
         if self.is_text {
             self.policy.learn_tokens(u64::from(self.choice.key_len), prompt);
         }
-        if let Some(reported) = number(end, &*CACHED) {
+        if let Some(reported) = told.cached_tokens {
             let uncached = u128::from(prompt) * u128::from(self.choice.uncached_tokens);
             let uncached = (uncached / u128::from(self.choice.prompt_tokens.max(1))) as u64;
             let predicted = prompt.saturating_sub(uncached);
             self.worker.predictions().checked(Checked { prompt, predicted, reported });
         }
     }
-}
-
-/// The number behind the last occurrence of the first of these names that is there.
-fn number(text: &[u8], names: &[Finder<'_>]) -> Option<u64> {
-    let behind = |name: &Finder<'_>| name.find_iter(text).last().map(|at| at + name.needle().len());
-    let value = text[names.iter().find_map(behind)?..].trim_ascii_start();
-    let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -106,9 +95,14 @@ mod tests {
         let ask = Ask { prefix: Some(&key), ..Ask::default() };
         drop(pool.select(&ask, &Tried::default()));
         let choice = pool.select(&ask, &Tried::default()).unwrap().choice;
-        let mut report = Report::new(&worker, pool.policy(), choice, true).unwrap();
+        let mut report = Report::new(Prediction {
+            worker: Arc::clone(&worker),
+            policy: Arc::clone(pool.policy()),
+            choice,
+            is_text: true,
+        });
         answer.as_bytes().chunks(size).for_each(|chunk| report.take_in(&Bytes::copy_from_slice(chunk)));
-        report.end();
+        report.end(None);
         worker.predictions().checks()
     }
 

@@ -20,15 +20,16 @@ use crate::classify::{self, Asked, Classifier};
 use crate::clock;
 use crate::failure::{Failure, Stage};
 use crate::fanout::Order;
-use crate::forward::{Forward, Forwarded};
+use crate::forward::{Chosen, Forward, Forwarded};
 use crate::headers::{self, REQUEST_ID, Written};
-use crate::metrics::{Record, RouterMetrics};
+use crate::metrics::RouterMetrics;
 use crate::outcome::Outcome;
 use crate::own;
 use crate::patience::Patience;
+use crate::record::Record;
 use crate::records::Records;
 use crate::relay::{Manner, Relay, ResponseBody};
-use crate::report::Report;
+use crate::report::{Prediction, Report};
 use crate::route::{Action, Class, Refusal, Route};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
@@ -73,7 +74,7 @@ impl Begun {
 
     /// It has been answered by somebody else.
     pub fn answered(mut self, response: Response<ResponseBody>) -> Response<ResponseBody> {
-        self.record.answered(Ok(response), &self.route)
+        self.record.answered(Ok(response))
     }
 }
 
@@ -82,8 +83,6 @@ struct Call {
     peer: SocketAddr,
     route: Route,
     parts: Parts,
-    /// The epoch it was admitted in: it lives by this one to its end.
-    world: Arc<World>,
     /// Its id, if it came without one.
     made_id: Option<HeaderValue>,
     record: Record,
@@ -118,7 +117,7 @@ impl Router {
             || matches!(route.class, Class::Control(action) if action.admin);
         let key = self.settings.admin_api_key.as_ref();
         let allowed = !guarded || authority::is_admin(key, peer, request.uri(), request.headers());
-        Begun { route, allowed, peer, record: Record::begin(&self.metrics, route) }
+        Begun { route, allowed, peer, record: Record::begin(&self.metrics, self.reader.world(), route) }
     }
 
     /// Serves a request: admit → classify → pick pool → select → forward → relay → outcome.
@@ -130,14 +129,14 @@ impl Router {
         begun: Begun,
         request: Request<Incoming>,
     ) -> Response<ResponseBody> {
-        let Begun { route, allowed, peer, record } = begun;
+        let Begun { route, allowed, peer, mut record } = begun;
         let (mut parts, body) = request.into_parts();
         for label in headers::strip(&mut parts.headers, self.settings.trust_client_internals) {
             self.metrics.note_stripped(label);
         }
         let (id, made_id) = self.identify(shard, &parts);
-        let world = self.reader.world();
-        let call = Call { peer, route, parts, world, made_id, record, waited: false };
+        record.account.id = Some(id.clone());
+        let call = Call { peer, route, parts, made_id, record, waited: false };
         let mut response = match route.class {
             _ if !allowed => call.answered(Err(Failure::Forbidden)),
             Class::Routable(_) | Class::PickOne => self.forward(shard, call, body).await,
@@ -164,7 +163,7 @@ impl Router {
             }
             Err(failure) => return call.answered(Err(failure)),
         }
-        let asked = match self.classify(&call, body).await {
+        let asked = match self.classify(&mut call, body).await {
             Ok(asked) => asked,
             Err(failure) => return call.answered(Err(failure)),
         };
@@ -190,25 +189,25 @@ impl Router {
         call: &mut Call,
         asked: &Asked,
     ) -> Result<(Forwarded, Patience), Failure> {
-        let pool = pick_pool(&call.world, call.route.class, asked)?;
-        call.record.pool(pool);
-        let bodiless = asked.body.is_empty() && !call.parts.headers.contains_key(header::CONTENT_LENGTH);
+        let Call { record, parts, made_id, route, waited, .. } = call;
+        let started = record.account.started;
+        let (pool, attempts) = record.pick_pool(|world| pick_pool(world, route.class, asked))?;
+        let bodiless = asked.body.is_empty() && !parts.headers.contains_key(header::CONTENT_LENGTH);
         let length = (!bodiless).then_some(asked.body.len());
-        let head =
-            Written { parts: &call.parts, made_id: call.made_id.as_ref(), length, authorization: None };
-        let now_ms = if call.waited { clock::now_ms() } else { clock::millis(call.record.started) };
+        let head = Written { parts, made_id: made_id.as_ref(), length, authorization: None };
+        let now_ms = if *waited { clock::now_ms() } else { clock::millis(started) };
         let forward =
             Forward { shard, settings: &self.settings, metrics: &self.metrics, head: &head, now_ms };
         let times = &self.settings.times;
-        let deadline = times.request.and_then(|limit| call.record.started.checked_add(limit));
-        let forwarded = within(deadline, forward.to_any_of(pool, asked)).await?;
+        let deadline = times.request.and_then(|limit| started.checked_add(limit));
+        let forwarded = within(deadline, forward.to_any_of(pool, asked, attempts)).await?;
         Ok((forwarded, Patience::new(times.stream_idle, deadline)))
     }
 
     /// Waits until a worker is well; false if none is in time. The request goes on in the world as it is then.
     async fn worker_came(&self, call: &mut Call) -> bool {
         let limit = self.settings.admission.no_worker_wait;
-        let Some(deadline) = limit.and_then(|limit| call.record.started.checked_add(limit)) else {
+        let Some(deadline) = limit.and_then(|limit| call.record.account.started.checked_add(limit)) else {
             return false;
         };
         let came = async {
@@ -217,17 +216,18 @@ impl Router {
             self.reader.wait_for(|world| world.workers().iter().any(|worker| worker.is_well())).await
         };
         let Ok(world) = timeout_at(deadline.into(), came).await else { return false };
-        (call.world, call.waited) = (world, true);
+        (call.record.account.world, call.waited) = (world, true);
         true
     }
 
     /// Reads the body, and what it asks for.
-    async fn classify(&self, call: &Call, body: Incoming) -> Result<Asked, Failure> {
+    async fn classify(&self, call: &mut Call, body: Incoming) -> Result<Asked, Failure> {
         let body = self.read(body).await?;
+        call.record.account.request_bytes = body.len() as u64;
         let classifier = Classifier {
             settings: &self.settings,
             metrics: &self.metrics,
-            policy: call.world.all().policy().kind(),
+            policy: call.record.account.world.all().policy().kind(),
             peer: call.peer,
             parts: &call.parts,
         };
@@ -258,15 +258,17 @@ impl Router {
         body: Incoming,
         action: Action,
     ) -> Response<ResponseBody> {
-        let Call { route, parts, world, made_id, mut record, .. } = call;
+        let Call { parts, made_id, mut record, .. } = call;
+        let world = Arc::clone(&record.account.world);
         let answered = match self.read(body).await {
             Ok(body) => {
                 let (router, shard) = (Arc::clone(self), Arc::clone(shard));
+                record.account.request_bytes = body.len() as u64;
                 Order { router, shard, parts, made_id, body, action }.carry_out(&world).await
             }
             Err(failure) => Err(failure),
         };
-        record.answered(answered, &route)
+        record.answered(answered)
     }
 
     /// The request's id, and whether workers have to be told it.
@@ -282,7 +284,7 @@ impl Router {
 
 impl Call {
     fn answered(mut self, answer: Result<Response<ResponseBody>, Failure>) -> Response<ResponseBody> {
-        self.record.answered(answer, &self.route)
+        self.record.answered(answer)
     }
 
     /// The worker's answer, on its way to the client.
@@ -291,9 +293,10 @@ impl Call {
         if let Some(chosen) = chosen.as_ref().filter(|_| expose) {
             headers::expose(&mut answer.headers, leg.worker().name(), &chosen.choice);
         }
-        let report = chosen
-            .filter(|_| answer.status.is_success())
-            .and_then(|chosen| Report::new(leg.worker(), &chosen.policy, chosen.choice, chosen.is_text));
+        let has_prompt = matches!(self.route.class, Class::Routable(_)) && answer.status.is_success();
+        let report = chosen.filter(|_| has_prompt).map(|Chosen { choice, policy, is_text }| {
+            Report::new(Prediction { worker: Arc::clone(leg.worker()), policy, choice, is_text })
+        });
         let mut record = self.record;
         let streamed = answer
             .headers
@@ -315,21 +318,20 @@ impl Call {
 
 impl Record {
     /// The router answers by itself.
-    fn answered(
-        &mut self,
-        answer: Result<Response<ResponseBody>, Failure>,
-        route: &Route,
-    ) -> Response<ResponseBody> {
+    fn answered(&mut self, answer: Result<Response<ResponseBody>, Failure>) -> Response<ResponseBody> {
         let response = match answer {
             Ok(response) => {
-                self.outcome = Outcome::Own;
+                self.account.outcome = Outcome::Own;
                 response
             }
             Err(failure) => {
-                self.outcome = failure.outcome();
-                failure.response(route.dialect)
+                self.account.outcome = failure.outcome();
+                failure.response(self.account.route.dialect)
             }
         };
+        if let ResponseBody::Whole(body) = response.body() {
+            self.handed_out(body);
+        }
         self.status(response.status(), false);
         response
     }
@@ -350,11 +352,11 @@ async fn within<T>(
 }
 
 /// The pool that serves what is asked for. A body that could not name a model may go anywhere.
-fn pick_pool<'w>(world: &'w World, class: Class, asked: &Asked) -> Result<&'w Arc<Pool>, Failure> {
+fn pick_pool<'w>(world: &'w World, class: Class, asked: &Asked) -> Result<&'w Pool, Failure> {
     if class == Class::PickOne && !asked.is_object {
         return Ok(world.all());
     }
-    world.pool(asked.model.as_deref()).map_err(|error| match error {
+    world.pool(asked.model.as_deref()).map(|pool| &**pool).map_err(|error| match error {
         PoolError::UnknownModel => Failure::UnknownModel(asked.model.clone().unwrap_or_default()),
         PoolError::ModelNeeded => Failure::ModelNeeded,
         PoolError::NothingKnown => {

@@ -60,6 +60,12 @@ impl World {
         &self.workers
     }
 
+    /// The worker of this slot, if it is on the list.
+    pub fn worker(&self, slot: Slot) -> Option<&Arc<Worker>> {
+        let at = self.workers.binary_search_by_key(&slot, |worker| worker.slot()).ok()?;
+        Some(&self.workers[at])
+    }
+
     /// Whether a worker could be chosen now.
     pub fn ready(&self) -> bool {
         self.workers.iter().any(|worker| worker.eligible())

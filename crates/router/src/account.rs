@@ -1,0 +1,86 @@
+//! What one request was and how it went: plain facts, noted on the way and read once, at the request's end. It decides
+//! nothing and counts nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_openai::Usage;
+use forebay_policy::Choice;
+use forebay_workers::{Worker, World};
+use http::HeaderValue;
+
+use crate::outcome::Outcome;
+use crate::route::Route;
+
+/// The facts of one request. Handles, not copies: making one costs no allocation.
+#[derive(Clone)]
+pub struct Account {
+    /// The epoch's view that it was served by.
+    pub world: Arc<World>,
+    /// What it asked for.
+    pub route: Route,
+    /// Its id, once it has one.
+    pub id: Option<HeaderValue>,
+    /// When its head had come.
+    pub started: Instant,
+    /// The name that its pool is served under; empty before a pool was picked, and for the pools that no single name
+    /// has.
+    pub model: Option<Arc<str>>,
+    /// The workers that were asked.
+    pub attempts: Attempts,
+    /// Status that the client was sent; 0 if none.
+    pub status: u16,
+    /// Whether the answer was a stream of events.
+    pub streamed: bool,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// From its head to the first byte of the answer's body.
+    pub first_byte: Option<Duration>,
+    /// From its head to the first record of a stream that is no comment.
+    pub first_token: Option<Duration>,
+    /// From its head to its end.
+    pub took: Duration,
+    /// Bytes of its body.
+    pub request_bytes: u64,
+    /// Bytes of the answer's body that were handed out for the client.
+    pub response_bytes: u64,
+    /// What the worker told of tokens at the end of its answer.
+    pub tokens: Usage,
+}
+
+/// The workers that a request was given to, one after the other.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Attempts {
+    /// How many there were; 0 if it came to none.
+    pub count: u32,
+    /// The last choice.
+    pub last: Option<Choice>,
+}
+
+impl Account {
+    /// Of a request whose head has come, and that ends with the client's leaving if nothing else is noted.
+    pub(crate) fn open(world: Arc<World>, route: Route) -> Self {
+        Self {
+            world,
+            route,
+            id: None,
+            started: Instant::now(),
+            model: None,
+            attempts: Attempts::default(),
+            status: 0,
+            streamed: false,
+            outcome: Outcome::ClientGoneBeforeHeaders,
+            first_byte: None,
+            first_token: None,
+            took: Duration::ZERO,
+            request_bytes: 0,
+            response_bytes: 0,
+            tokens: Usage::default(),
+        }
+    }
+
+    /// The worker that was asked last.
+    pub fn worker(&self) -> Option<&Arc<Worker>> {
+        self.world.worker(self.attempts.last?.slot)
+    }
+}

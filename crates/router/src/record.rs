@@ -1,0 +1,98 @@
+//! One request's account, open from its head to its end, and the one place where it is closed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use forebay_workers::{Pool, World};
+use http::StatusCode;
+
+use crate::account::{Account, Attempts};
+use crate::admission::Permit;
+use crate::failure::Failure;
+use crate::metrics::{RouterMetrics, Series};
+use crate::outcome::Outcome;
+use crate::route::Route;
+
+/// One request, from its head to its end, which is accounted for when this is dropped: exactly once, whatever happens.
+pub(crate) struct Record {
+    metrics: Arc<RouterMetrics>,
+    /// Of the request's pool, once that is known.
+    series: Option<Arc<Series>>,
+    /// When the last chunk of the body came.
+    last_chunk: Option<Instant>,
+    /// Its place among the requests under way.
+    pub(crate) permit: Option<Permit>,
+    pub(crate) account: Account,
+}
+
+impl Record {
+    /// Begins with the request's head.
+    pub(crate) fn begin(metrics: &Arc<RouterMetrics>, world: Arc<World>, route: Route) -> Self {
+        let metrics = Arc::clone(metrics);
+        Self { metrics, series: None, last_chunk: None, permit: None, account: Account::open(world, route) }
+    }
+
+    /// Picks the request's pool; gives it with what is to be noted of the attempts there.
+    pub(crate) fn pick_pool(
+        &mut self,
+        pick: impl for<'w> FnOnce(&'w World) -> Result<&'w Pool, Failure>,
+    ) -> Result<(&Pool, &mut Attempts), Failure> {
+        let Account { world, route, model, attempts, .. } = &mut self.account;
+        let pool = pick(world)?;
+        let series = self.metrics.series(route, Some(pool));
+        *model = Some(Arc::clone(series.model()));
+        self.series = Some(series);
+        Ok((pool, attempts))
+    }
+
+    /// The response begins.
+    pub(crate) fn status(&mut self, status: StatusCode, streamed: bool) {
+        self.account.status = status.as_u16();
+        self.account.streamed = streamed;
+    }
+
+    /// Bytes of the body came from the worker. `has_token` says whether more than comments has come by now. Gives how
+    /// long that took, once.
+    pub(crate) fn chunk(&mut self, has_token: bool) -> Option<Duration> {
+        let series = self.series.as_ref()?;
+        // Of a body that is no stream of events only the first bytes are of interest.
+        if self.last_chunk.is_some() && !self.account.streamed {
+            return None;
+        }
+        let now = Instant::now();
+        let took = now - self.account.started;
+        match self.last_chunk.replace(now) {
+            None => {
+                series.first_byte(&self.metrics, took);
+                self.account.first_byte = Some(took);
+            }
+            Some(last) => series.gap(&self.metrics, now - last),
+        }
+        let is_first = has_token && self.account.first_token.is_none();
+        is_first.then(|| *self.account.first_token.insert(took))
+    }
+
+    /// Bytes go to the client.
+    pub(crate) fn handed_out(&mut self, bytes: &Bytes) {
+        self.account.response_bytes += bytes.len() as u64;
+    }
+
+    /// The request is over: everybody who wants to know hears of it here, and nowhere else.
+    fn close(&mut self) {
+        let account = &mut self.account;
+        account.took = account.started.elapsed();
+        let series = self.series.take().unwrap_or_else(|| self.metrics.series(&account.route, None));
+        series.ended(&self.metrics, account);
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.permit = None;
+        if std::thread::panicking() {
+            self.account.outcome = Outcome::Panicked;
+        }
+        self.close();
+    }
+}
