@@ -70,7 +70,7 @@ async fn reset(State(admin): State<Arc<Admin>>, body: Bytes) -> Response {
     };
     match asked {
         Ok(ResetRequest { seed }) => {
-            let world = admin.writer.reset(seed);
+            let world = admin.writer.reset(forebay_workers::Parts::USUAL, seed);
             admin.resets.inc();
             tracing::info!(epoch = world.epoch(), seed = world.seed(), "reset");
             Json(ResetAnswer { epoch: world.epoch() }).into_response()

@@ -174,9 +174,14 @@ impl Breaker {
     /// A new trial begins: nothing of the old one counts.
     pub(crate) fn reset(&mut self, epoch: u64) {
         self.forgive();
+        self.carry(epoch);
+        self.probed_ms = 0;
+    }
+
+    /// A new trial begins with the state as it is; requests of the old one are not heard any more.
+    pub(crate) fn carry(&mut self, epoch: u64) {
         self.epoch = epoch;
         self.probes = 0;
-        self.probed_ms = 0;
     }
 
     /// The worker was away and is back: another process, as far as anybody knows.
@@ -342,6 +347,24 @@ mod tests {
         breaker.probe_ended(1);
         assert_eq!(breaker.state(), BreakerState::Closed);
         assert_eq!(breaker.transitions(BreakerState::Open), 1);
+    }
+
+    #[test]
+    fn a_trial_that_keeps_the_breakers_begins_with_an_open_one_that_lets_its_own_probes_through() {
+        let mut breaker = opened(0);
+        assert!(breaker.sent(&SETTINGS, 1, 1000));
+        breaker.carry(2);
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        breaker.failed(&SETTINGS, leg(1, true, 0), 1001);
+        breaker.probe_passed(&SETTINGS, 1);
+        breaker.probe_ended(1);
+        assert_eq!(breaker.state(), BreakerState::HalfOpen, "a probe of the old trial says nothing");
+        for _ in 0..2 {
+            assert!(breaker.admits(&SETTINGS, 1001) && breaker.sent(&SETTINGS, 2, 1001));
+            breaker.probe_passed(&SETTINGS, 2);
+            breaker.probe_ended(2);
+        }
+        assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]

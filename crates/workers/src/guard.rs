@@ -61,7 +61,7 @@ impl Guard {
     /// The first bytes of the answer's body came, so long after the choice: the prompt is prefilled.
     pub fn first_token(&mut self, took: Duration) {
         self.worker.pending.give_back(&mut self.share);
-        self.worker.pace.learn(std::mem::take(&mut self.ahead), took);
+        self.worker.pace.learn(self.epoch, std::mem::take(&mut self.ahead), took);
     }
 
     /// The worker that carries the load.

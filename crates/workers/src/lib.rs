@@ -42,7 +42,7 @@ pub use health::HealthSettings;
 pub use ledger::Ledger;
 pub use note::{Asker, Note};
 pub use prediction::{Checked, Predictions};
-pub use registry::{Reader, Writer, registry};
+pub use registry::{Parts, Reader, Writer, registry};
 pub use served::{Models, ServedModel};
 pub use url::{UrlError, WorkerUrl};
 pub use worker::{Blocker, Worker};

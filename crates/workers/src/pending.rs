@@ -28,10 +28,22 @@ pub(crate) enum Share {
 }
 
 /// Tokens a worker prefills in a second, learnt.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pace {
-    /// Means of tokens and seconds, as the bits of two `f32`; 0 as long as nothing is learnt.
+    /// The trial whose requests it learns from.
+    epoch: AtomicU64,
+    /// Means of tokens and seconds, as the bits of two `f32`. As long as nothing is learnt, [`NOTHING`] and the epoch: so
+    /// that a request which looked before a reset cannot write after it.
     bits: AtomicU64,
+}
+
+/// Set where nothing is learnt yet: the sign of the mean of tokens, which is never negative.
+const NOTHING: u64 = 1 << 63;
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { epoch: AtomicU64::new(1), bits: AtomicU64::new(NOTHING | 1) }
+    }
 }
 
 impl Pending {
@@ -75,29 +87,40 @@ impl Pending {
 }
 
 impl Pace {
-    /// So many tokens were to be prefilled until a first token that took so long.
-    pub(crate) fn learn(&self, tokens: u64, took: Duration) {
+    /// So many tokens were to be prefilled until the first token of a request of this epoch, which took so long.
+    pub(crate) fn learn(&self, epoch: u64, tokens: u64, took: Duration) {
         if tokens < TELLING || took.is_zero() {
             return;
         }
+        let known = self.bits.load(Ordering::SeqCst);
+        if self.epoch.load(Ordering::SeqCst) != epoch {
+            return;
+        }
         let (tokens, seconds) = (tokens as f32, took.as_secs_f32());
-        let learnt = match self.means() {
+        let learnt = match means(known) {
             None => (tokens, seconds),
             Some((mean, time)) => (mean + (tokens - mean) * WEIGHT, time + (seconds - time) * WEIGHT),
         };
-        // One of two that come at once may be lost.
         let bits = u64::from(learnt.0.to_bits()) << 32 | u64::from(learnt.1.to_bits());
-        self.bits.store(bits, Ordering::Relaxed);
+        // One of two that come at once is lost, and so is one that a reset came before.
+        let _stored = self.bits.compare_exchange(known, bits, Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// Forgets what was learnt.
-    pub(crate) fn forget(&self) {
-        self.bits.store(0, Ordering::Relaxed);
+    /// A new trial begins: forgets what was learnt.
+    pub(crate) fn reset(&self, epoch: u64) {
+        self.carry(epoch);
+        self.bits.store(NOTHING | epoch, Ordering::SeqCst);
+    }
+
+    /// A new trial begins with what is known; requests of the old one teach nothing any more.
+    pub(crate) fn carry(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::SeqCst);
     }
 
     /// Tokens in a second, if known.
     pub(crate) fn per_second(&self) -> Option<f64> {
-        self.means().map(|(tokens, seconds)| f64::from(tokens) / f64::from(seconds))
+        means(self.bits.load(Ordering::Relaxed))
+            .map(|(tokens, seconds)| f64::from(tokens) / f64::from(seconds))
     }
 
     fn tokens_in(&self, micros: u64) -> u64 {
@@ -107,12 +130,11 @@ impl Pace {
     fn micros_for(&self, tokens: u64) -> Option<u64> {
         self.per_second().map(|pace| (tokens as f64 / pace * 1e6) as u64)
     }
+}
 
-    fn means(&self) -> Option<(f32, f32)> {
-        let bits = self.bits.load(Ordering::Relaxed);
-        let means = (f32::from_bits((bits >> 32) as u32), f32::from_bits(bits as u32));
-        (bits != 0).then_some(means)
-    }
+fn means(bits: u64) -> Option<(f32, f32)> {
+    let means = (f32::from_bits((bits >> 32) as u32), f32::from_bits(bits as u32));
+    (bits & NOTHING == 0).then_some(means)
 }
 
 #[cfg(test)]
@@ -121,7 +143,7 @@ mod tests {
 
     fn paced() -> Pace {
         let pace = Pace::default();
-        pace.learn(10_000, Duration::from_secs(1));
+        pace.learn(1, 10_000, Duration::from_secs(1));
         pace
     }
 
@@ -161,7 +183,7 @@ mod tests {
         let (pending, pace) = (Pending::default(), Pace::default());
         let mut share = pending.add(1000, false, 0, &pace);
         assert_eq!(pending.tokens(60_000_000, &pace), 1000);
-        pace.learn(10_000, Duration::from_secs(1));
+        pace.learn(1, 10_000, Duration::from_secs(1));
         pending.give_back(&mut share);
         assert_eq!(pending.tokens(0, &pace), 0);
     }
@@ -169,13 +191,26 @@ mod tests {
     #[test]
     fn the_pace_follows_what_is_seen_and_small_prompts_say_nothing() {
         let pace = Pace::default();
-        pace.learn(10, Duration::from_secs(1));
+        pace.learn(1, 10, Duration::from_secs(1));
         assert_eq!(pace.per_second(), None);
         for _ in 0..200 {
-            pace.learn(5000, Duration::from_millis(100));
+            pace.learn(1, 5000, Duration::from_millis(100));
         }
         assert!((49_000.0..51_000.0).contains(&pace.per_second().unwrap()));
-        pace.forget();
+        pace.reset(2);
         assert_eq!(pace.per_second(), None);
+    }
+
+    #[test]
+    fn requests_of_an_older_trial_teach_nothing() {
+        let pace = paced();
+        pace.carry(2);
+        pace.learn(1, 1_000_000, Duration::from_secs(1));
+        assert_eq!(pace.per_second(), Some(10_000.0));
+        pace.reset(3);
+        pace.learn(2, 1_000_000, Duration::from_secs(1));
+        assert_eq!(pace.per_second(), None);
+        pace.learn(3, 5000, Duration::from_secs(1));
+        assert_eq!(pace.per_second(), Some(5000.0));
     }
 }

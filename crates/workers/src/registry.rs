@@ -12,7 +12,7 @@ use crate::breaker::BreakerSettings;
 use crate::health::HealthSettings;
 use crate::ledger::Ledger;
 use crate::note::{Note, PolicyMade};
-use crate::served::{Models, ServedModel};
+use crate::served::{Catalogue, Models};
 use crate::url::WorkerUrl;
 use crate::worker::{Blocker, Worker};
 use crate::world::{Base, Candidate, Pool, World};
@@ -75,8 +75,7 @@ struct State {
     // Of the current epoch:
     policies: HashMap<PoolKey, Numbered>,
     served: HashMap<Slot, Arc<AtomicU64>>,
-    /// Policies of earlier epochs that requests may still hold. They are dropped here, so that no data thread
-    /// pays for taking a tree apart.
+    /// Policies of earlier epochs, kept so that no data thread pays for taking a tree apart.
     retired: Vec<Arc<Policy>>,
     /// Numbers given to policies.
     policies_made: u32,
@@ -91,6 +90,24 @@ struct Numbered {
     policy: Arc<Policy>,
 }
 
+/// What a new trial begins afresh with. The rest goes on as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    /// Trees, cursors, draws, and what was learnt of tokens and speeds.
+    pub policies: bool,
+    /// Circuit breakers with their windows and streaks.
+    pub breakers: bool,
+    /// Streaks of probes, and suspicions: a worker that is down returns with its first good probe.
+    pub health: bool,
+}
+
+impl Parts {
+    /// What a plain reset does: everything but health, which is no fault of the trial before.
+    pub const USUAL: Self = Self { policies: true, breakers: true, health: false };
+    /// Nothing: only the counts begin anew.
+    pub const NONE: Self = Self { policies: false, breakers: false, health: false };
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum PoolKey {
     Model(Arc<str>),
@@ -102,6 +119,11 @@ impl Reader {
     /// The view as of now.
     pub fn world(&self) -> Arc<World> {
         self.0.world.load_full()
+    }
+
+    /// Whether this is still the view.
+    pub fn is_current(&self, world: &Arc<World>) -> bool {
+        Arc::ptr_eq(&self.0.world.load(), world)
     }
 
     /// Resolves to the view as soon as `wanted` holds of it.
@@ -141,6 +163,7 @@ impl Writer {
             let breaking = Arc::clone(&state.breaking);
             let worker = Arc::new(Worker::new(slot, identity.0, identity.1, breaking));
             worker.reset_breaker(state.epoch);
+            worker.pace.reset(state.epoch);
             state.note(|| Note::Added { slot, name: worker.name().into() });
             let at = state.members.partition_point(|w| w.slot() < worker.slot());
             state.members.insert(at, Arc::clone(&worker));
@@ -228,19 +251,17 @@ impl Writer {
         });
     }
 
-    /// Starts the next epoch: fresh policies, the same seed unless another is given. Loads stay as they are.
-    pub fn reset(&self, seed: Option<u64>) -> Arc<World> {
-        self.change(|state| {
-            state.epoch += 1;
-            state.seed = seed.unwrap_or(state.seed);
-            let (epoch, seed) = (state.epoch, state.seed);
-            state.note(|| Note::Reset { epoch, seed });
-            state.retire_policies();
-            state.served.clear();
-            state.members.iter().for_each(|worker| worker.reset_breaker(state.epoch));
-            state.members.iter().for_each(|worker| worker.pace.forget());
-        });
+    /// Starts the next epoch with these parts fresh, with the same seed unless another is given. Loads stay as they are.
+    pub fn reset(&self, parts: Parts, seed: Option<u64>) -> Arc<World> {
+        self.change(|state| state.begin(parts, seed));
         self.0.world.load_full()
+    }
+
+    /// Policies of earlier epochs that no request holds any more. Dropping them takes trees apart, which can take
+    /// milliseconds: whoever calls this does it where nobody waits.
+    #[must_use]
+    pub fn take_retired(&self) -> Vec<Arc<Policy>> {
+        self.state().retired.extract_if(.., |policy| Arc::strong_count(policy) == 1).collect()
     }
 
     /// Applies a change and publishes the view that follows from it.
@@ -250,7 +271,6 @@ impl Writer {
         let world = state.build();
         self.0.world.store(Arc::new(world));
         self.0.changes.send_modify(|n| *n += 1);
-        state.retired.retain(|policy| Arc::strong_count(policy) > 1);
         result
     }
 
@@ -260,6 +280,31 @@ impl Writer {
 }
 
 impl State {
+    /// The next epoch. What is not reset goes on in it, and hears no more of the requests of the one before.
+    fn begin(&mut self, parts: Parts, seed: Option<u64>) {
+        self.epoch += 1;
+        let (epoch, next_seed) = (self.epoch, seed.unwrap_or(self.seed));
+        self.note(|| Note::Reset { epoch, seed: next_seed });
+        if parts.policies {
+            self.seed = next_seed;
+            self.retire_policies();
+            self.served.clear();
+            self.members.iter().for_each(|worker| worker.pace.reset(epoch));
+        } else {
+            self.members.iter().for_each(|worker| worker.pace.carry(epoch));
+        }
+        for worker in &self.members {
+            if parts.breakers {
+                worker.reset_breaker(epoch);
+            } else {
+                worker.carry_breaker(epoch);
+            }
+            if parts.health {
+                worker.reset_health();
+            }
+        }
+    }
+
     fn forget(&self, slot: Slot) {
         for Numbered { number, policy } in self.policies.values() {
             policy.forget_and(slot, || self.note(|| Note::Forgot { policy: *number, slot }));
@@ -341,41 +386,6 @@ impl State {
         let numbered = Numbered { number, policy };
         self.policies.insert(key, numbered.clone());
         numbered
-    }
-}
-
-/// What all workers together serve, in slot order.
-#[derive(Default)]
-struct Catalogue {
-    /// Each name once.
-    names: Vec<Arc<str>>,
-    /// Each base model once, with the first of its names.
-    bases: Vec<(String, Arc<str>)>,
-}
-
-impl Catalogue {
-    fn of(models: &[Arc<Models>]) -> Self {
-        let mut catalogue = Self::default();
-        for models in models {
-            if let Models::Named(served) = &**models {
-                served.iter().for_each(|model| catalogue.add(model));
-            }
-        }
-        catalogue
-    }
-
-    fn add(&mut self, model: &ServedModel) {
-        let known = self.names.iter().find(|name| ***name == *model.id).cloned();
-        let name = known.unwrap_or_else(|| {
-            let name: Arc<str> = model.id.as_str().into();
-            self.names.push(Arc::clone(&name));
-            name
-        });
-        if let Some(base) = model.base()
-            && !self.bases.iter().any(|(known, _)| known == base)
-        {
-            self.bases.push((base.to_owned(), name));
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a worker says it serves.
 
+use std::sync::Arc;
+
 /// What is known of a worker's models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Models {
@@ -52,6 +54,42 @@ impl Models {
             Self::Unread => false,
             Self::Any => true,
             Self::Named(served) => served.iter().any(|model| model.id == name),
+        }
+    }
+}
+
+/// What all workers together serve, in slot order.
+#[derive(Default)]
+pub(crate) struct Catalogue {
+    /// Each name once.
+    pub(crate) names: Vec<Arc<str>>,
+    /// Each base model once, with the first of its names.
+    pub(crate) bases: Vec<(String, Arc<str>)>,
+}
+
+impl Catalogue {
+    /// Of what each worker serves.
+    pub(crate) fn of(models: &[Arc<Models>]) -> Self {
+        let mut catalogue = Self::default();
+        for models in models {
+            if let Models::Named(served) = &**models {
+                served.iter().for_each(|model| catalogue.add(model));
+            }
+        }
+        catalogue
+    }
+
+    fn add(&mut self, model: &ServedModel) {
+        let known = self.names.iter().find(|name| ***name == *model.id).cloned();
+        let name = known.unwrap_or_else(|| {
+            let name: Arc<str> = model.id.as_str().into();
+            self.names.push(Arc::clone(&name));
+            name
+        });
+        if let Some(base) = model.base()
+            && !self.bases.iter().any(|(known, _)| known == base)
+        {
+            self.bases.push((base.to_owned(), name));
         }
     }
 }

@@ -171,6 +171,23 @@ impl Worker {
         self.break_by(|breaker, _| breaker.reset(epoch));
     }
 
+    pub(crate) fn carry_breaker(&self, epoch: u64) {
+        self.break_by(|breaker, _| breaker.carry(epoch));
+    }
+
+    /// Forgets the streaks and suspicions of its health: one that is down returns with the first good probe, which is
+    /// asked for now.
+    pub(crate) fn reset_health(&self) {
+        let mut health = self.health();
+        *health = match *health {
+            Health::Up(_) => Health::Up(0),
+            Health::New | Health::Down(_) => Health::New,
+        };
+        drop(health);
+        self.unblock(Blocker::Suspect);
+        self.look.notify_one();
+    }
+
     pub(crate) fn forgive(&self) {
         self.break_by(|breaker, _| breaker.forgive());
     }

@@ -101,7 +101,7 @@ fn a_reset_gives_fresh_policies_and_leaves_loads_alone() {
     }
     let old = reader.world();
     let held = old.pool(Some("m")).unwrap().select(&Ask::default(), &Tried::default()).unwrap();
-    let world = writer.reset(Some(9));
+    let world = writer.reset(Parts::USUAL, Some(9));
     assert_eq!((world.epoch(), world.seed(), workers[0].in_flight()), (2, 9, 1));
     // The cursor starts over, and a late request of the old epoch does not move it.
     drop(old.pool(Some("m")).unwrap().select(&Ask::default(), &Tried::default()));
@@ -196,7 +196,7 @@ fn a_reset_closes_breakers_and_requests_of_the_old_trial_do_not_open_them() {
     let late: Vec<_> = (0..20).filter_map(|_| select(old, 0)).collect();
     fail(old, 3, 0);
     assert_eq!(workers[0].breaker_state(), BreakerState::Open);
-    writer.reset(None);
+    writer.reset(Parts::USUAL, None);
     assert!(workers[0].eligible());
     late.into_iter().for_each(|selected| selected.guard.failed(1));
     fail(old, 20, 1);
@@ -217,7 +217,7 @@ fn choices_and_what_changes_policies_are_noted_in_order() {
     let selected = world.all().select_for(asker, &ask, &Tried::default()).unwrap();
     writer.cache_holds(&worker, 100);
     writer.forget(&worker);
-    writer.reset(Some(9));
+    writer.reset(Parts::USUAL, Some(9));
     let again = world.all().select_for(asker, &ask, &Tried::default()).unwrap();
     let mut tried = Tried::default();
     tried.add(worker.slot());
@@ -246,4 +246,56 @@ fn choices_and_what_changes_policies_are_noted_in_order() {
     let of_epoch =
         |wanted| move |note: &&(u64, Note)| matches!(&note.1, Note::Policy(made) if made.epoch == wanted);
     assert!(notes.iter().filter(of_epoch(2)).count() >= 1);
+}
+
+#[test]
+fn a_reset_of_the_counts_keeps_cursors_and_breakers_and_begins_an_epoch() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
+    for worker in &workers {
+        serve(&writer, worker, &[model("m", None, "/m")]);
+    }
+    let old = reader.world();
+    let pool = old.pool(Some("m")).unwrap();
+    assert_eq!(chosen(&reader, Some("m")).as_deref(), Some("http://a:1"));
+    let late: Vec<_> = (0..9).filter_map(|_| select(pool, 0)).collect();
+    assert_eq!(late.len(), 9);
+    let world = writer.reset(Parts::NONE, None);
+    assert_eq!(world.epoch(), 2);
+    assert_eq!(chosen(&reader, Some("m")).as_deref(), Some("http://a:1"), "the tenth turn was b's");
+    late.into_iter().for_each(|selected| selected.guard.failed(1));
+    assert!(workers.iter().all(|worker| worker.eligible()), "the new trial hears nothing of the old one");
+    fail(world.pool(Some("m")).unwrap(), 6, 1);
+    assert!(workers.iter().all(|worker| worker.breaker_state() == BreakerState::Open));
+    assert_eq!(writer.reset(Parts::NONE, None).epoch(), 3);
+    assert!(workers.iter().all(|worker| worker.breaker_state() == BreakerState::Open));
+    assert_eq!(writer.reset(Parts { breakers: true, ..Parts::NONE }, None).epoch(), 4);
+    assert!(workers.iter().all(|worker| worker.eligible()));
+}
+
+#[test]
+fn a_reset_of_health_takes_suspicions_and_streaks_back_and_believes_the_next_probe() {
+    let (_reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
+    serve(&writer, &workers[0], &[model("m", None, "/m")]);
+    workers[0].suspect();
+    writer.reset(Parts::USUAL, None);
+    assert!(!workers[0].eligible(), "health is kept unless it is named");
+    writer.reset(Parts { health: true, ..Parts::NONE }, None);
+    assert!(workers[0].eligible());
+    (0..3).for_each(|_| drop(writer.probed(&workers[0], false)));
+    assert!(!writer.probed(&workers[0], true), "one good probe of two");
+    writer.reset(Parts { health: true, ..Parts::NONE }, None);
+    assert!(!workers[0].eligible());
+    assert!(writer.probed(&workers[0], true));
+}
+
+#[test]
+fn old_policies_are_given_out_to_be_dropped_when_no_request_holds_them() {
+    let (reader, writer, workers) = fleet(PolicyKind::CacheAware, &["http://a:1"]);
+    serve(&writer, &workers[0], &[model("m", None, "/m")]);
+    let held = reader.world();
+    writer.reset(Parts::USUAL, None);
+    assert_eq!(writer.take_retired().len(), 0);
+    drop(held);
+    assert_eq!(writer.take_retired().len(), 2, "of the model and of all workers");
+    assert_eq!(writer.take_retired().len(), 0);
 }
