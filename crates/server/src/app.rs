@@ -227,7 +227,7 @@ impl Control {
         }
     }
 
-    /// Looks once a second whether any load has drifted.
+    /// Looks once a second whether any load has drifted, and clears away what older trials have left.
     async fn audit(&self) {
         let mut every_second = tokio::time::interval(Duration::from_secs(1));
         loop {
@@ -237,6 +237,11 @@ impl Control {
             }
             for found in self.auditor.audit(&self.probe.reader.world()) {
                 tracing::error!(counter = "in_flight", found, "an invariant is broken");
+            }
+            let retired = self.probe.writer.take_retired();
+            if !retired.is_empty() {
+                // Large trees take milliseconds to take apart: neither requests nor probes wait for that.
+                drop(tokio::task::spawn_blocking(move || drop(retired)));
             }
         }
     }

@@ -281,7 +281,7 @@ fn a_reset_of_health_takes_suspicions_and_streaks_back_and_believes_the_next_pro
     assert!(!workers[0].eligible(), "health is kept unless it is named");
     writer.reset(Parts { health: true, ..Parts::NONE }, None);
     assert!(workers[0].eligible());
-    (0..3).for_each(|_| drop(writer.probed(&workers[0], false)));
+    assert_eq!([(); 3].map(|()| writer.probed(&workers[0], false)), [true, true, false]);
     assert!(!writer.probed(&workers[0], true), "one good probe of two");
     writer.reset(Parts { health: true, ..Parts::NONE }, None);
     assert!(!workers[0].eligible());
