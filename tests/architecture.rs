@@ -7,28 +7,30 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, PackageId};
 
 /// Which crates a crate may know. A new edge is a decision: it is made here, in the same commit.
-const EDGES: [(&str, &[&str]); 7] = [
+const EDGES: [(&str, &[&str]); 8] = [
     (
         "forebay",
         &[
             "forebay-router",
             "forebay-discovery",
             "forebay-workers",
+            "forebay-pd",
             "forebay-policy",
             "forebay-openai",
             "forebay-sim",
         ],
     ),
-    ("forebay-router", &["forebay-workers", "forebay-policy", "forebay-openai"]),
+    ("forebay-router", &["forebay-workers", "forebay-pd", "forebay-policy", "forebay-openai"]),
     ("forebay-discovery", &["forebay-workers", "forebay-policy", "forebay-openai"]),
     ("forebay-workers", &["forebay-policy", "forebay-openai"]),
+    ("forebay-pd", &["forebay-openai"]),
     ("forebay-policy", &[]),
     ("forebay-openai", &[]),
     ("forebay-sim", &[]),
 ];
 
 /// Crates without I/O, tasks and clocks.
-const PURE: [&str; 2] = ["forebay-openai", "forebay-policy"];
+const PURE: [&str; 3] = ["forebay-openai", "forebay-policy", "forebay-pd"];
 
 /// What pure crates must not even reach through others.
 const IMPURE: [&str; 3] = ["tokio", "hyper", "axum"];
@@ -146,7 +148,7 @@ fn closure(metadata: &Metadata, name: &str) -> BTreeSet<String> {
 
 #[test]
 fn pure_crates_take_time_and_chance_as_arguments() {
-    for name in ["openai", "policy"] {
+    for name in ["openai", "policy", "pd"] {
         let files = sources(Some(name));
         assert!(files.len() > 5);
         for file in files.into_iter().filter(|file| !is_test_file(file)) {

@@ -17,6 +17,8 @@ pub enum Change<'k> {
     Cut(&'k str),
     /// Give the member this JSON value; it is put at the start of the object if it is absent.
     Set(&'k str, Bytes),
+    /// Give the member this JSON value; nothing happens if it is absent.
+    Replace(&'k str, Bytes),
 }
 
 /// A list of edits of one body.
@@ -156,7 +158,9 @@ impl Splices {
                     self.replace(range, Bytes::new());
                     continue;
                 }
-                Some(Change::Set(_, value)) => self.replace(member.value.clone(), value.clone()),
+                Some(Change::Set(_, value) | Change::Replace(_, value)) => {
+                    self.replace(member.value.clone(), value.clone());
+                }
                 None => {}
             }
             rule.keep();
@@ -228,7 +232,7 @@ impl Splices {
 impl Change<'_> {
     fn name(&self) -> &str {
         match self {
-            Self::Cut(name) | Self::Set(name, _) => name,
+            Self::Cut(name) | Self::Set(name, _) | Self::Replace(name, _) => name,
         }
     }
 }

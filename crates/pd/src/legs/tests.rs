@@ -1,0 +1,223 @@
+use super::*;
+use crate::connector::Connector::{Bootstrap as Boot, Nixl, NixlPush};
+use crate::endpoint::Endpoint::{Chat, Completions, Generate, Messages, Responses};
+use crate::hand_over::Prefilled;
+use crate::room::Rooms;
+
+/// Connector, endpoint, what the client sends, what the prefill worker gets, what the decode worker gets. `<O>` is the order
+/// to hand over, `<K>` what is handed over, `@` the bootstrap members where the pair has them.
+type Row = (Connector, Endpoint, &'static str, &'static str, &'static str);
+
+/// Each endpoint not streamed and streamed. Written by hand from what the engines take.
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    (Nixl, Chat,
+     r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":30,"seed":1.50}"#,
+     r#"{"max_tokens":1,"min_tokens":1,"kv_transfer_params":<O>,@"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":1,"seed":1.50}"#,
+     r#"{"kv_transfer_params":<K>,@"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":30,"seed":1.50}"#),
+    (Nixl, Chat,
+     r#"{"model":"m","messages":[],"max_tokens":30,"min_tokens":5,"stream":true,"stream_options":{"include_usage":true}}"#,
+     r#"{"kv_transfer_params":<O>,@"model":"m","messages":[],"max_tokens":1,"min_tokens":1,"stream":false}"#,
+     r#"{"kv_transfer_params":<K>,@"model":"m","messages":[],"max_tokens":30,"min_tokens":5,"stream":true,"stream_options":{"include_usage":true}}"#),
+    (Nixl, Completions,
+     r#"{"model":"m","prompt":"hi"}"#,
+     r#"{"max_tokens":1,"min_tokens":1,"kv_transfer_params":<O>,@"model":"m","prompt":"hi"}"#,
+     r#"{"kv_transfer_params":<K>,@"model":"m","prompt":"hi"}"#),
+    (Nixl, Completions,
+     r#"{ "stream" : true, "prompt":[1,2,3], "max_tokens":16, "stream_options":null }"#,
+     r#"{"min_tokens":1,"kv_transfer_params":<O>,@ "stream" : false, "prompt":[1,2,3], "max_tokens":1 }"#,
+     r#"{"kv_transfer_params":<K>,@ "stream" : true, "prompt":[1,2,3], "max_tokens":16, "stream_options":null }"#),
+    (Nixl, Responses,
+     r#"{"model":"m","input":"hi","max_output_tokens":30,"min_tokens":4}"#,
+     r#"{"store":false,"kv_transfer_params":<O>,@"model":"m","input":"hi","max_output_tokens":1}"#,
+     r#"{"kv_transfer_params":<K>,@"model":"m","input":"hi","max_output_tokens":30,"min_tokens":4}"#),
+    (Nixl, Responses,
+     r#"{"model":"m","input":"hi","store":true,"background":false,"stream":true}"#,
+     r#"{"max_output_tokens":1,"kv_transfer_params":<O>,@"model":"m","input":"hi","store":false,"background":false,"stream":false}"#,
+     r#"{"kv_transfer_params":<K>,@"model":"m","input":"hi","store":true,"background":false,"stream":true}"#),
+    (Nixl, Messages,
+     r#"{"model":"m","max_tokens":64,"messages":[]}"#,
+     r#"{"kv_transfer_params":<O>,@"model":"m","max_tokens":1,"messages":[]}"#,
+     r#"{"kv_transfer_params":<K>,@"model":"m","max_tokens":64,"messages":[]}"#),
+    (Nixl, Messages,
+     r#"{"model":"m","max_tokens":64,"messages":[],"min_tokens":3,"stream":true}"#,
+     r#"{"kv_transfer_params":<O>,@"model":"m","max_tokens":1,"messages":[],"stream":false}"#,
+     r#"{"kv_transfer_params":<K>,@"model":"m","max_tokens":64,"messages":[],"min_tokens":3,"stream":true}"#),
+    (Nixl, Generate,
+     r#"{"token_ids":[1,2],"sampling_params":{"max_tokens":8,"temperature":0}}"#,
+     r#"{"kv_transfer_params":<O>,@"token_ids":[1,2],"sampling_params":{"min_tokens":1,"max_tokens":1,"temperature":0}}"#,
+     r#"{"kv_transfer_params":<K>,@"token_ids":[1,2],"sampling_params":{"max_tokens":8,"temperature":0}}"#),
+    (Nixl, Generate,
+     r#"{"token_ids":[1,2],"stream":true}"#,
+     r#"{"kv_transfer_params":<O>,@"sampling_params":{"max_tokens":1,"min_tokens":1},"token_ids":[1,2],"stream":false}"#,
+     r#"{"kv_transfer_params":<K>,@"token_ids":[1,2],"stream":true}"#),
+    (NixlPush, Chat,
+     r#"{"messages":[],"max_tokens":30}"#,
+     r#"{"min_tokens":1,"kv_transfer_params":<O>,"messages":[],"max_tokens":1}"#,
+     r#"{"kv_transfer_params":<K:chatcmpl-id1>,"messages":[],"max_tokens":30}"#),
+    (NixlPush, Chat,
+     r#"{"messages":[],"max_tokens":30,"stream":true}"#,
+     r#"{"min_tokens":1,"kv_transfer_params":<O>,"messages":[],"max_tokens":1,"stream":false}"#,
+     r#"{"kv_transfer_params":<K:chatcmpl-id1>,"messages":[],"max_tokens":30,"stream":true}"#),
+    (NixlPush, Completions,
+     r#"{"prompt":"hi","max_tokens":30}"#,
+     r#"{"min_tokens":1,"kv_transfer_params":<O>,"prompt":"hi","max_tokens":1}"#,
+     r#"{"kv_transfer_params":<K:cmpl-id1-0>,"prompt":"hi","max_tokens":30}"#),
+    (NixlPush, Completions,
+     r#"{"prompt":"hi","max_tokens":30,"stream":true}"#,
+     r#"{"min_tokens":1,"kv_transfer_params":<O>,"prompt":"hi","max_tokens":1,"stream":false}"#,
+     r#"{"kv_transfer_params":<K:cmpl-id1-0>,"prompt":"hi","max_tokens":30,"stream":true}"#),
+    (NixlPush, Responses,
+     r#"{"input":"hi","request_id":"mine"}"#,
+     r#"{"max_output_tokens":1,"store":false,"kv_transfer_params":<O>,"input":"hi","request_id":"id1"}"#,
+     r#"{"kv_transfer_params":<K:id1>,"input":"hi","request_id":"id1"}"#),
+    (NixlPush, Responses,
+     r#"{"input":"hi","stream":true}"#,
+     r#"{"max_output_tokens":1,"store":false,"kv_transfer_params":<O>,"request_id":"id1","input":"hi","stream":false}"#,
+     r#"{"kv_transfer_params":<K:id1>,"request_id":"id1","input":"hi","stream":true}"#),
+    (NixlPush, Messages,
+     r#"{"max_tokens":64,"messages":[]}"#,
+     r#"{"kv_transfer_params":<O>,"max_tokens":1,"messages":[]}"#,
+     r#"{"kv_transfer_params":<K:chatcmpl-id1>,"max_tokens":64,"messages":[]}"#),
+    (NixlPush, Messages,
+     r#"{"max_tokens":64,"messages":[],"stream":true}"#,
+     r#"{"kv_transfer_params":<O>,"max_tokens":1,"messages":[],"stream":false}"#,
+     r#"{"kv_transfer_params":<K:chatcmpl-id1>,"max_tokens":64,"messages":[],"stream":true}"#),
+    (NixlPush, Generate,
+     r#"{"token_ids":[1,2],"sampling_params":{}}"#,
+     r#"{"kv_transfer_params":<O>,"token_ids":[1,2],"sampling_params":{"max_tokens":1,"min_tokens":1}}"#,
+     r#"{"kv_transfer_params":<K:generate-tokens-id1>,"token_ids":[1,2],"sampling_params":{}}"#),
+    (NixlPush, Generate,
+     r#"{"token_ids":[1,2],"sampling_params":{"max_tokens":9},"stream":true,"stream_options":{}}"#,
+     r#"{"kv_transfer_params":<O>,"token_ids":[1,2],"sampling_params":{"min_tokens":1,"max_tokens":1},"stream":false}"#,
+     r#"{"kv_transfer_params":<K:generate-tokens-id1>,"token_ids":[1,2],"sampling_params":{"max_tokens":9},"stream":true,"stream_options":{}}"#),
+    (Boot, Chat,
+     r#"{"messages":[],"max_tokens":30}"#,
+     r#"{@"messages":[],"max_tokens":30}"#,
+     r#"{@"messages":[],"max_tokens":30}"#),
+    (Boot, Chat,
+     r#"{"messages":[],"stream":true,"stream_options":{"include_usage":true}}"#,
+     r#"{@"messages":[],"stream":true,"stream_options":{"include_usage":true}}"#,
+     r#"{@"messages":[],"stream":true,"stream_options":{"include_usage":true}}"#),
+    (Boot, Completions, r#"{"prompt":"hi"}"#, r#"{@"prompt":"hi"}"#, r#"{@"prompt":"hi"}"#),
+    (Boot, Completions, r#"{"prompt":"hi","stream":true}"#, r#"{@"prompt":"hi","stream":true}"#, r#"{@"prompt":"hi","stream":true}"#),
+    (Boot, Responses, r#"{"input":"hi"}"#, r#"{@"input":"hi"}"#, r#"{@"input":"hi"}"#),
+    (Boot, Responses, r#"{"input":"hi","stream":true}"#, r#"{@"input":"hi","stream":true}"#, r#"{@"input":"hi","stream":true}"#),
+    (Boot, Messages, r#"{"messages":[],"max_tokens":1}"#, r#"{@"messages":[],"max_tokens":1}"#, r#"{@"messages":[],"max_tokens":1}"#),
+    (Boot, Messages, r#"{"messages":[],"stream":true}"#, r#"{@"messages":[],"stream":true}"#, r#"{@"messages":[],"stream":true}"#),
+    (Boot, Generate, r#"{"token_ids":[1]}"#, r#"{@"token_ids":[1]}"#, r#"{@"token_ids":[1]}"#),
+    (Boot, Generate, r#"{"token_ids":[1],"stream":true}"#, r#"{@"token_ids":[1],"stream":true}"#, r#"{@"token_ids":[1],"stream":true}"#),
+];
+
+const ORDER: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
+const PUSH_ORDER: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null,"transfer_id":"xfer-id1"}"#;
+const HANDED_OVER: &str = r#"{"do_remote_prefill":true,"do_remote_decode":false, "remote_block_ids":[[2,3]],"remote_engine_id":"e1","remote_request_id":"r1","remote_host":"10.0.0.7","remote_port":8701,"tp_size":2,"transfer_mode":"push"}"#;
+const BY_PEER: &str = r#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e1","remote_host":"10.0.0.7","remote_port":8701,"tp_size":2,"pp_size":1,"remote_request_id":"<ID>","transfer_id":"xfer-id1"}"#;
+
+fn prefilled(connector: Connector) -> Prefilled {
+    let answer = format!(r#"{{"id":"x","kv_transfer_params":{HANDED_OVER}}}"#);
+    Prefilled::read(&Bytes::from(answer), connector, 0).unwrap()
+}
+
+/// An expectation as the bytes it stands for.
+fn wanted(text: &str, connector: Connector, bootstrap: &str) -> String {
+    let order = if connector == NixlPush { PUSH_ORDER } else { ORDER };
+    let text = text.replace("<O>", order).replace("<K>", HANDED_OVER).replace('@', bootstrap);
+    match text.split_once("<K:") {
+        Some((before, rest)) => {
+            let (id, after) = rest.split_once('>').unwrap();
+            format!("{before}{}{after}", BY_PEER.replace("<ID>", id))
+        }
+        None => text,
+    }
+}
+
+#[test]
+fn both_legs_of_every_connector_endpoint_and_stream_with_and_without_bootstrap_port() {
+    for (connector, endpoint, client, prefill, decode) in ROWS {
+        for port in [Some(8998), None] {
+            let (bootstrap, members) = match (connector, port) {
+                (NixlPush, _) | (Nixl, None) => (None, ""),
+                (_, Some(_)) => (
+                    Some(Bootstrap { host: "10.0.0.7", port }),
+                    r#""bootstrap_host":"10.0.0.7","bootstrap_port":8998,"bootstrap_room":77,"#,
+                ),
+                (Boot, None) => (
+                    Some(Bootstrap { host: "10.0.0.7", port }),
+                    r#""bootstrap_host":"10.0.0.7","bootstrap_port":null,"bootstrap_room":77,"#,
+                ),
+            };
+            let pairing = pairing(*connector, *endpoint, bootstrap);
+            let body = Bytes::from_static(client.as_bytes());
+            let prefilled = prefilled(*connector);
+            let decoded = match connector {
+                Nixl => pairing.decode(&body, &prefilled.hand_over.unwrap()),
+                NixlPush | Boot => {
+                    pairing.decode_along(&body, prefilled.peer.as_ref().filter(|_| *connector == NixlPush))
+                }
+            };
+            let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+            assert_eq!(
+                text(pairing.prefill(&body).unwrap()),
+                wanted(prefill, *connector, members),
+                "{client}"
+            );
+            assert_eq!(text(decoded.unwrap()), wanted(decode, *connector, members), "{client}");
+            for leg in [wanted(prefill, *connector, members), wanted(decode, *connector, members)] {
+                serde_json::from_str::<serde_json::Value>(&leg).unwrap();
+            }
+        }
+    }
+}
+
+fn pairing(connector: Connector, endpoint: Endpoint, bootstrap: Option<Bootstrap<'_>>) -> Pairing<'_> {
+    Pairing { connector, endpoint, room: Rooms::new(77).next(), bootstrap, batch: None, request_id: "id1" }
+}
+
+#[test]
+fn the_table_has_every_case_once_streamed_and_once_not() {
+    for connector in Connector::ALL {
+        for endpoint in Endpoint::ALL {
+            let of = |row: &&Row| (row.0, row.1) == (connector, endpoint);
+            let streamed =
+                |row: &Row| row.2.contains(r#""stream":true"#) || row.2.contains(r#""stream" : true"#);
+            let rows: Vec<bool> = ROWS.iter().filter(of).map(streamed).collect();
+            assert_eq!(rows, [false, true], "{connector:?} {endpoint:?}");
+        }
+    }
+}
+
+#[test]
+fn a_push_leg_that_follows_the_prefill_leg_has_what_was_handed_over() {
+    let body = Bytes::from_static(br#"{"prompt":"hi"}"#);
+    let hand_over = prefilled(NixlPush).hand_over.unwrap();
+    let decode = pairing(NixlPush, Completions, None).decode(&body, &hand_over).unwrap();
+    assert_eq!(decode, format!(r#"{{"kv_transfer_params":{HANDED_OVER},"prompt":"hi"}}"#));
+}
+
+#[test]
+fn every_prompt_of_a_batch_has_a_room_of_its_own() {
+    let body = Bytes::from_static(br#"{"prompt":["a","b"]}"#);
+    let bootstrap = Some(Bootstrap { host: "::1", port: Some(9) });
+    let pairing = Pairing { batch: Some(2), ..pairing(Boot, Completions, bootstrap) };
+    let second = pairing.room.of_prompt(1);
+    let wanted = format!(
+        r#"{{"bootstrap_host":["::1","::1"],"bootstrap_port":[9,9],"bootstrap_room":[77,{second}],"prompt":["a","b"]}}"#
+    );
+    assert_eq!(pairing.prefill(&body).unwrap(), wanted);
+    assert_eq!(pairing.decode_along(&body, None).unwrap(), wanted);
+}
+
+#[test]
+fn members_in_any_spelling_and_number_are_changed() {
+    let body = Bytes::from_static(
+        br#"{"max\u005ftokens":9,"prompt":"max_tokens","max_tokens":8,"kv_transfer_params":{"a":1}}"#,
+    );
+    let leg = pairing(Nixl, Completions, None).prefill(&body).unwrap();
+    assert_eq!(
+        leg,
+        format!(
+            r#"{{"min_tokens":1,"max\u005ftokens":1,"prompt":"max_tokens","max_tokens":1,"kv_transfer_params":{ORDER}}}"#
+        )
+    );
+}
