@@ -2,6 +2,8 @@
 
 // The lints on panics leave only code marked as test alone.
 #[cfg(test)]
+mod access;
+#[cfg(test)]
 mod admission;
 #[cfg(test)]
 mod breakers;

@@ -17,12 +17,14 @@
 //! - [`own`]: pages that the router answers itself.
 //! - [`outcome`], [`failure`]: every way a request can end, and what the client is told.
 //! - [`account`], `record`: the facts of a request, and the one place where they are closed at its end.
+//! - `access_log`, `lines`: one line for each request, written by a thread of its own.
 //! - [`metrics`], [`settings`], [`shard`], `clock`: what is counted, what can be set, what a data thread has to itself,
 //!   what all of them share.
 //!
 //! Architecture invariant: a response in progress has neither a task nor a channel. Whoever polls the client's side
 //! reads the worker's socket.
 
+mod access_log;
 pub mod account;
 mod admission;
 mod attempt;
@@ -34,6 +36,7 @@ mod fanout;
 mod forward;
 mod headers;
 mod leg;
+mod lines;
 pub mod metrics;
 pub mod outcome;
 mod own;
@@ -49,9 +52,12 @@ pub mod settings;
 pub mod shard;
 pub mod upstream;
 
+pub use access_log::{AccessFormat, AccessLog};
 pub use account::Account;
 pub use admission::AdmissionSettings;
+pub use lines::Lines;
 pub use metrics::RouterMetrics;
+pub use record::Books;
 pub use relay::ResponseBody;
 pub use retry::RetrySettings;
 pub use route::{Class, Route};

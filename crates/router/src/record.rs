@@ -7,6 +7,7 @@ use bytes::Bytes;
 use forebay_workers::{Pool, World};
 use http::StatusCode;
 
+use crate::access_log::AccessLog;
 use crate::account::{Account, Attempts};
 use crate::admission::Permit;
 use crate::failure::Failure;
@@ -14,9 +15,17 @@ use crate::metrics::{RouterMetrics, Series};
 use crate::outcome::Outcome;
 use crate::route::Route;
 
+/// Who hears of a request's end.
+pub struct Books {
+    /// Counts it.
+    pub metrics: RouterMetrics,
+    /// Writes a line of it, if that is wanted.
+    pub access_log: Option<AccessLog>,
+}
+
 /// One request, from its head to its end, which is accounted for when this is dropped: exactly once, whatever happens.
 pub(crate) struct Record {
-    metrics: Arc<RouterMetrics>,
+    books: Arc<Books>,
     /// Of the request's pool, once that is known.
     series: Option<Arc<Series>>,
     /// When the last chunk of the body came.
@@ -28,9 +37,9 @@ pub(crate) struct Record {
 
 impl Record {
     /// Begins with the request's head.
-    pub(crate) fn begin(metrics: &Arc<RouterMetrics>, world: Arc<World>, route: Route) -> Self {
-        let metrics = Arc::clone(metrics);
-        Self { metrics, series: None, last_chunk: None, permit: None, account: Account::open(world, route) }
+    pub(crate) fn begin(books: &Arc<Books>, world: Arc<World>, route: Route) -> Self {
+        let books = Arc::clone(books);
+        Self { books, series: None, last_chunk: None, permit: None, account: Account::open(world, route) }
     }
 
     /// Picks the request's pool; gives it with what is to be noted of the attempts there.
@@ -40,7 +49,7 @@ impl Record {
     ) -> Result<(&Pool, &mut Attempts), Failure> {
         let Account { world, route, model, attempts, .. } = &mut self.account;
         let pool = pick(world)?;
-        let series = self.metrics.series(route, Some(pool));
+        let series = self.books.metrics.series(route, Some(pool));
         *model = Some(Arc::clone(series.model()));
         self.series = Some(series);
         Ok((pool, attempts))
@@ -64,10 +73,10 @@ impl Record {
         let took = now - self.account.started;
         match self.last_chunk.replace(now) {
             None => {
-                series.first_byte(&self.metrics, took);
+                series.first_byte(&self.books.metrics, took);
                 self.account.first_byte = Some(took);
             }
-            Some(last) => series.gap(&self.metrics, now - last),
+            Some(last) => series.gap(&self.books.metrics, now - last),
         }
         let is_first = has_token && self.account.first_token.is_none();
         is_first.then(|| *self.account.first_token.insert(took))
@@ -82,8 +91,11 @@ impl Record {
     fn close(&mut self) {
         let account = &mut self.account;
         account.took = account.started.elapsed();
-        let series = self.series.take().unwrap_or_else(|| self.metrics.series(&account.route, None));
-        series.ended(&self.metrics, account);
+        let series = self.series.take().unwrap_or_else(|| self.books.metrics.series(&account.route, None));
+        series.ended(&self.books.metrics, account);
+        if let Some(access_log) = &self.books.access_log {
+            access_log.note(account);
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::metrics::RouterMetrics;
 use crate::outcome::Outcome;
 use crate::own;
 use crate::patience::Patience;
-use crate::record::Record;
+use crate::record::{Books, Record};
 use crate::records::Records;
 use crate::relay::{Manner, Relay, ResponseBody};
 use crate::report::{Prediction, Report};
@@ -45,7 +45,7 @@ pub struct Router {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
     pub(crate) settings: RouterSettings,
-    pub(crate) metrics: Arc<RouterMetrics>,
+    books: Arc<Books>,
 }
 
 /// Which listener a request came in by.
@@ -92,10 +92,14 @@ struct Call {
 
 impl Router {
     /// A router over this fleet.
-    pub fn new(reader: Reader, writer: Writer, settings: RouterSettings, metrics: RouterMetrics) -> Self {
-        let admission = Admission::new(&settings.admission, metrics.queued.clone());
+    pub fn new(reader: Reader, writer: Writer, settings: RouterSettings, books: Books) -> Self {
+        let admission = Admission::new(&settings.admission, books.metrics.queued.clone());
         let draining = AtomicBool::new(false);
-        Self { admission, draining, reader, writer, settings, metrics: Arc::new(metrics) }
+        Self { admission, draining, reader, writer, settings, books: Arc::new(books) }
+    }
+
+    pub(crate) fn metrics(&self) -> &RouterMetrics {
+        &self.books.metrics
     }
 
     /// From now on nobody should send requests here, although they are still served: the readiness page says so.
@@ -117,7 +121,7 @@ impl Router {
             || matches!(route.class, Class::Control(action) if action.admin);
         let key = self.settings.admin_api_key.as_ref();
         let allowed = !guarded || authority::is_admin(key, peer, request.uri(), request.headers());
-        Begun { route, allowed, peer, record: Record::begin(&self.metrics, self.reader.world(), route) }
+        Begun { route, allowed, peer, record: Record::begin(&self.books, self.reader.world(), route) }
     }
 
     /// Serves a request: admit → classify → pick pool → select → forward → relay → outcome.
@@ -132,7 +136,7 @@ impl Router {
         let Begun { route, allowed, peer, mut record } = begun;
         let (mut parts, body) = request.into_parts();
         for label in headers::strip(&mut parts.headers, self.settings.trust_client_internals) {
-            self.metrics.note_stripped(label);
+            self.metrics().note_stripped(label);
         }
         let (id, made_id) = self.identify(shard, &parts);
         record.account.id = Some(id.clone());
@@ -197,7 +201,7 @@ impl Router {
         let head = Written { parts, made_id: made_id.as_ref(), length, authorization: None };
         let now_ms = if *waited { clock::now_ms() } else { clock::millis(started) };
         let forward =
-            Forward { shard, settings: &self.settings, metrics: &self.metrics, head: &head, now_ms };
+            Forward { shard, settings: &self.settings, metrics: self.metrics(), head: &head, now_ms };
         let times = &self.settings.times;
         let deadline = times.request.and_then(|limit| started.checked_add(limit));
         let forwarded = within(deadline, forward.to_any_of(pool, asked, attempts)).await?;
@@ -226,7 +230,7 @@ impl Router {
         call.record.account.request_bytes = body.len() as u64;
         let classifier = Classifier {
             settings: &self.settings,
-            metrics: &self.metrics,
+            metrics: self.metrics(),
             policy: call.record.account.world.all().policy().kind(),
             peer: call.peer,
             parts: &call.parts,

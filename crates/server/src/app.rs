@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_discovery::probe::Probe;
 use forebay_discovery::{ProbeSettings, watch_all};
-use forebay_router::{Router, RouterMetrics, Shard, Side};
+use forebay_router::{Books, Router, RouterMetrics, Shard, Side};
 use forebay_workers::{Auditor, FleetCollector, Reader, World, Writer, registry};
 use prometheus::{IntCounter, Registry};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ use crate::admin::{self, Admin};
 use crate::data::{self, DataThread, Stop};
 use crate::door::Door;
 use crate::drain::Drain;
+use crate::log;
 use crate::settings::{DrainSettings, Listen, Settings};
 use crate::startup::StartupError;
 
@@ -50,7 +51,9 @@ impl App {
         let auditor = Arc::new(Auditor::default());
         let metrics =
             Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;
-        let router = Router::new(reader.clone(), writer.clone(), settings.router.clone(), metrics.router);
+        let access_log = log::access(&settings.access_log, metrics.lines_dropped)?;
+        let books = Books { metrics: metrics.router, access_log };
+        let router = Router::new(reader.clone(), writer.clone(), settings.router.clone(), books);
         let router = Arc::new(router);
         let admin = Admin {
             reader: reader.clone(),
@@ -150,6 +153,7 @@ struct Metrics {
     registry: Registry,
     router: RouterMetrics,
     resets: IntCounter,
+    lines_dropped: IntCounter,
 }
 
 impl Metrics {
@@ -158,8 +162,13 @@ impl Metrics {
         let router = RouterMetrics::new(&registry)?;
         let resets = IntCounter::new("forebay_reset_total", "Times a new trial was begun by a reset.")?;
         registry.register(Box::new(resets.clone()))?;
+        let lines_dropped = IntCounter::new(
+            "forebay_access_log_dropped_total",
+            "Lines of the access log that were lost because its file was too slow or could not be written.",
+        )?;
+        registry.register(Box::new(lines_dropped.clone()))?;
         registry.register(Box::new(FleetCollector::new(reader.clone(), Arc::clone(auditor))))?;
-        Ok(Self { registry, router, resets })
+        Ok(Self { registry, router, resets, lines_dropped })
     }
 }
 

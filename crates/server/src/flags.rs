@@ -220,4 +220,11 @@ pub struct Flags {
     /// How a log line looks: text or json [default: text]
     #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
     pub log_format: Option<Given>,
+    /// Write one line for each request at its end, as text or json; none writes nothing, and costs nothing. Prompts,
+    /// keys, paths and queries are never in it [default: none]
+    #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
+    pub access_log: Option<Given>,
+    /// The file that these lines are added to; - is stdout, where the event lines are too [default: -]
+    #[arg(long, value_name = "FILE", help_heading = "Logging", allow_hyphen_values = true)]
+    pub access_log_file: Option<Given>,
 }

@@ -10,10 +10,11 @@ use crate::flags::Flags;
 use crate::given::{Given, Rejected};
 use crate::limits;
 use crate::rules::{
-    BOOL, BYTES, DURATION, FACTOR, HASH_SOURCE, HEADER, IP, LOG_FORMAT, LOG_LEVEL, PATH, POLICY, PORT,
-    PROBES, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS, TOKENS, TREE_BYTES,
+    ACCESS_LOG, BOOL, BYTES, DURATION, FACTOR, HASH_SOURCE, HEADER, IP, LOG_FILE, LOG_FORMAT, LOG_LEVEL,
+    PATH, POLICY, PORT, PROBES, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS, TOKENS,
+    TREE_BYTES,
 };
-use crate::settings::{Listen, LogSettings, Settings};
+use crate::settings::{AccessLogSettings, Listen, LogSettings, Settings};
 
 /// The settings that `flags` stand for; what is not given has its default. Draws the seed if none is given.
 ///
@@ -79,6 +80,8 @@ pub fn settings(
         trust_client_internals,
         log_level,
         log_format,
+        access_log,
+        access_log_file,
     }: Flags,
 ) -> Result<Settings, Rejected> {
     let or = Settings::default();
@@ -196,6 +199,10 @@ pub fn settings(
         log: LogSettings {
             level: LOG_LEVEL.read("log-level", log_level, or.log.level)?,
             format: LOG_FORMAT.read("log-format", log_format, or.log.format)?,
+        },
+        access_log: AccessLogSettings {
+            format: ACCESS_LOG.read("access-log", access_log, or.access_log.format)?,
+            file: LOG_FILE.read("access-log-file", access_log_file, or.access_log.file)?,
         },
     })
 }

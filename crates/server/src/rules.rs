@@ -1,10 +1,11 @@
 //! What each kind of value must look like: its range, its unit, and how a refusal says so. Knows no flag.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_policy::{HashKeyKind, MIN_TREE_BYTES, PolicyKind};
-use forebay_router::hash_source;
+use forebay_router::{AccessFormat, hash_source};
 use http::HeaderName;
 
 use crate::given::{Given, Rejected};
@@ -121,6 +122,25 @@ pub(crate) const LOG_FORMAT: Rule<LogFormat> = Rule {
         "text" => Some(LogFormat::Text),
         "json" => Some(LogFormat::Json),
         _ => None,
+    },
+};
+
+pub(crate) const ACCESS_LOG: Rule<Option<AccessFormat>> = Rule {
+    allowed: "none, json or text",
+    read: |text| match text {
+        "none" => Some(None),
+        "json" => Some(Some(AccessFormat::Json)),
+        "text" => Some(Some(AccessFormat::Text)),
+        _ => None,
+    },
+};
+pub(crate) const LOG_FILE: Rule<Option<PathBuf>> = Rule {
+    allowed: "a file name, or - for stdout",
+    read: |text| match text {
+        "" => None,
+        _ if text.ends_with('/') => None,
+        "-" => Some(None),
+        _ => Some(Some(PathBuf::from(text))),
     },
 };
 

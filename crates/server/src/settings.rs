@@ -3,10 +3,11 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_policy::PolicySettings;
-use forebay_router::RouterSettings;
+use forebay_router::{AccessFormat, RouterSettings};
 use forebay_workers::{BreakerSettings, HealthSettings, WorkerUrl};
 
 /// Most data threads that are started without being asked for.
@@ -47,6 +48,17 @@ pub struct Settings {
     pub router: RouterSettings,
     /// What is logged, and how.
     pub log: LogSettings,
+    /// The line for each request.
+    pub access_log: AccessLogSettings,
+}
+
+/// The line for each request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessLogSettings {
+    /// How it looks. `None` writes none.
+    pub format: Option<AccessFormat>,
+    /// The file that it is added to. `None` is stdout.
+    pub file: Option<PathBuf>,
 }
 
 /// How the process ends when it is asked to.
@@ -122,6 +134,7 @@ impl Default for Settings {
             breaker: BreakerSettings::default(),
             router: RouterSettings::default(),
             log: LogSettings::default(),
+            access_log: AccessLogSettings::default(),
         }
     }
 }

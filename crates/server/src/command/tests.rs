@@ -93,6 +93,8 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("expose-routing-headers", "on", "true or false"),
         ("log-level", "loud", "error, warn, info, debug or trace"),
         ("log-format", "xml", "text or json"),
+        ("access-log", "xml", "none, json or text"),
+        ("access-log-file", "logs/", "a file name, or - for stdout"),
     ];
     for (flag, bad, allowed) in cases {
         assert_eq!(refused(&format!("--{flag}={bad}")), format!("--{flag}: {bad} is not {allowed}"));

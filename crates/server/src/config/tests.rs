@@ -42,7 +42,10 @@ fn each_invalid_file_is_refused_with_the_message_on_its_first_line() {
         let Err(error) = check(&path) else { panic!("{} is accepted", path.display()) };
         let message = error.to_string();
         let shown = message.strip_prefix(&*path.to_string_lossy()).unwrap_or(&message);
-        assert_eq!(shown, expected, "{}", path.display());
+        // A list of all keys is as long as the flags are many: its beginning will do.
+        let matches =
+            expected.strip_suffix(", …").map_or(shown == expected, |begin| shown.starts_with(begin));
+        assert!(matches, "{}: {shown}", path.display());
         assert_eq!(error.reason(), "config_invalid", "{message}");
         assert!(!message.contains('\n'), "{message}");
     }
