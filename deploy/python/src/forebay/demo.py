@@ -32,6 +32,9 @@ class Reply(NamedTuple):
     #: Tokens of the prompt, and those of them that the worker did not have to compute.
     prompt_tokens: int
     cached_tokens: int
+    #: Which worker it was and why; empty without `expose_routing_headers`.
+    worker: str
+    decision: str
 
 
 def conversations(seed: int) -> List[List[Message]]:
@@ -79,7 +82,8 @@ def _ask(connection: Any, messages: List[Message]) -> Reply:
         raise ForebayError(f"a worker answered {answer.status}: {text[:1000]!r}")
     usage = _usage(text)
     details = usage.get("prompt_tokens_details") or {}
-    return Reply(ttft_secs, usage.get("prompt_tokens", 0), details.get("cached_tokens") or 0)
+    worker, decision = (answer.headers.get(f"x-forebay-{name}", "") for name in ("worker", "decision"))
+    return Reply(ttft_secs, usage.get("prompt_tokens", 0), details.get("cached_tokens") or 0, worker, decision)
 
 
 def _usage(stream: bytes) -> Dict[str, Any]:
