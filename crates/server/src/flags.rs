@@ -176,6 +176,11 @@ pub struct Flags {
     /// How long answers may take to end after that, in seconds; 0 is no limit [default: 0]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub drain_timeout_secs: Option<Given>,
+    /// Take the end of standard input as a SIGTERM: a program that starts forebay with a pipe there takes it along,
+    /// however it dies [default: false]
+    #[arg(long, value_name = "BOOL", help_heading = "Time limits")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub end_with_stdin: Option<Given>,
 
     /// Failures within the window that open a worker's circuit breaker, so that it is not chosen, if the worker had no
     /// more successes than failures meanwhile; at most 100000. What clients did wrong, 429 and 503 are no failures

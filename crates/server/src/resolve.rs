@@ -69,6 +69,7 @@ pub fn settings(
         client_body_timeout_secs,
         drain_settle_secs,
         drain_timeout_secs,
+        end_with_stdin,
         cb_failure_threshold,
         cb_success_threshold,
         cb_timeout_duration_secs,
@@ -167,6 +168,7 @@ pub fn settings(
             or.client_header,
         )?,
         drain: limits::drain(draining, &or.drain)?,
+        end_with_stdin: BOOL.read("end-with-stdin", end_with_stdin, or.end_with_stdin)?,
         breaker: limits::breaker(breaker, &or.breaker)?,
         router: RouterSettings {
             max_payload_bytes: BYTES.read(

@@ -40,7 +40,8 @@ pub fn serve_on(
     // Before the sockets: whoever sees them may send a signal.
     let mut signals = {
         let _inside = runtime.enter();
-        Signals::listen()?
+        let signals = Signals::listen()?;
+        if settings.end_with_stdin { signals.and_end_of_stdin()? } else { signals }
     };
     let workers = settings.worker_urls.len();
     let patience = settings.startup_timeout;

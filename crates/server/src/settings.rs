@@ -42,6 +42,8 @@ pub struct Settings {
     pub client_header: Duration,
     /// How the process ends.
     pub drain: DrainSettings,
+    /// Whether the end of stdin is taken as a SIGTERM.
+    pub end_with_stdin: bool,
     /// Knobs of the circuit breakers.
     pub breaker: BreakerSettings,
     /// Knobs of the request path.
@@ -131,6 +133,7 @@ impl Default for Settings {
             health: HealthSettings::default(),
             client_header: Duration::from_secs(60),
             drain: DrainSettings::default(),
+            end_with_stdin: false,
             breaker: BreakerSettings::default(),
             router: RouterSettings::default(),
             log: LogSettings::default(),

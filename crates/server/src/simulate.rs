@@ -26,6 +26,9 @@ pub struct SimFlags {
     /// Name of the model that they serve
     #[arg(long, value_name = "NAME", default_value = "demo")]
     pub model: String,
+    /// Take the end of standard input as a SIGTERM
+    #[arg(long)]
+    pub end_with_stdin: bool,
 }
 
 /// Simulated workers to run.
@@ -35,6 +38,7 @@ pub struct Simulation {
     port: u16,
     workers: u16,
     model: String,
+    end_with_stdin: bool,
 }
 
 impl Simulation {
@@ -42,7 +46,7 @@ impl Simulation {
     ///
     /// # Errors
     /// The first value that cannot be used.
-    pub fn new(SimFlags { port, workers, model }: SimFlags) -> Result<Self, Rejected> {
+    pub fn new(SimFlags { port, workers, model, end_with_stdin }: SimFlags) -> Result<Self, Rejected> {
         let first = PORT.read("port", port.clone(), 8000)?;
         let workers = WORKERS.read("workers", workers, 1)?;
         if let Some(port) = port.filter(|_| first.checked_add(workers - 1).is_none()) {
@@ -51,7 +55,7 @@ impl Simulation {
                 port.reject("port", format!("{port} is too high for {workers} workers; at most {last}"))
             );
         }
-        Ok(Self { port: first, workers, model })
+        Ok(Self { port: first, workers, model, end_with_stdin })
     }
 
     /// Runs them until a signal comes.
@@ -60,7 +64,8 @@ impl Simulation {
     /// A port cannot be had.
     pub fn run(self) -> Result<(), StartupError> {
         control_runtime()?.block_on(async {
-            let mut signals = Signals::listen()?;
+            let signals = Signals::listen()?;
+            let mut signals = if self.end_with_stdin { signals.and_end_of_stdin()? } else { signals };
             let workers = self.start()?;
             for worker in &workers {
                 let event = Event::Listening { url: &worker.url(), admin_url: None, pid: std::process::id() };
@@ -100,7 +105,7 @@ mod tests {
 
     fn flags(port: &str, workers: &str) -> SimFlags {
         let given = |text: &str| Some(text.parse().unwrap());
-        SimFlags { port: given(port), workers: given(workers), model: "m".to_owned() }
+        SimFlags { port: given(port), workers: given(workers), model: "m".to_owned(), end_with_stdin: false }
     }
 
     #[test]

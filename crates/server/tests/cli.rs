@@ -40,7 +40,11 @@ struct Running {
 
 impl Running {
     fn start(arguments: &str) -> Self {
-        let mut child = forebay(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        Self::spawn(&mut forebay(arguments))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
@@ -153,6 +157,23 @@ fn a_signal_ends_it_with_exit_code_0() {
         process.signal(signal);
         assert_eq!(process.exit_code(), Some(0), "{signal}");
     }
+}
+
+#[test]
+fn the_end_of_stdin_ends_it_only_if_that_is_wanted() {
+    for arguments in ["--port 0 --admin-port 0", "sim --port 0"] {
+        let mut process = Running::spawn(forebay(arguments).arg("--end-with-stdin").stdin(Stdio::piped()));
+        process.event("listening");
+        let stdin = process.child.stdin.take().unwrap();
+        (&stdin).write_all(b"what is written there does not matter").unwrap();
+        drop(stdin);
+        assert_eq!(process.exit_code(), Some(0), "{arguments}");
+    }
+    let mut process = Running::spawn(forebay("--port 0 --admin-port 0").stdin(Stdio::null()));
+    let event = process.event("listening");
+    assert!(get(&event, "/workers").starts_with("HTTP/1.1 200"), "it goes on");
+    process.signal("-TERM");
+    assert_eq!(process.exit_code(), Some(0));
 }
 
 #[test]

@@ -10,6 +10,7 @@ import sys
 from typing import Dict, List, NamedTuple, Tuple
 
 from forebay import Router, RouterConfig, SimWorkers
+from forebay.client import ask
 from forebay.demo import Reply, conversations, run_trial
 
 POLICIES = ("cache_aware", "round_robin")
@@ -34,7 +35,8 @@ def run(routers: Dict[str, Router], count: int, reset: bool) -> List[Trial]:
         policy = POLICIES[number % len(POLICIES)]
         router = routers[policy]
         if reset:
-            router.reset(f"{policy}-{number}", seed=SEED, wait_idle_secs=10, reset_workers_prefix_cache=True)
+            router.reset(seed=SEED)
+            ask("POST", router.url, "/reset_prefix_cache")
         trial = measured(policy, run_trial(router.url, conversations(SEED)))
         print(f"  {number:3} {policy:12} TTFT p50 {trial.ttft_p50_ms:7.2f} ms, {cached(trial):6} tokens from caches")
         trials.append(trial)

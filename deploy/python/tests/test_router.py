@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import select
 import signal
 import socket
 import stat
@@ -127,6 +128,19 @@ class WithWorkers(unittest.TestCase):
         self.assertEqual((ran.returncode, ran.stderr), (0, ""))
         with self.assertRaises(ProcessLookupError):
             os.kill(int(ran.stdout), 0)
+
+    def test_a_harness_that_is_killed_takes_its_router_along(self):
+        script = "import sys, signal, forebay; r = forebay.Router(forebay.RouterConfig(), sys.argv[1:]).start()"
+        script += "; print(r.pid, flush=True); signal.pause()"
+        harness = subprocess.Popen([sys.executable, "-c", script, *self.workers], stdout=subprocess.PIPE)
+        try:
+            end = os.pidfd_open(int(harness.stdout.readline()))
+        finally:
+            harness.kill()
+            harness.wait()
+            harness.stdout.close()
+        self.addCleanup(os.close, end)
+        self.assertEqual(select.select([end], [], [], 30)[0], [end], "it has outlived its harness")
 
     def test_a_router_is_started_once(self):
         with Router(RouterConfig(), self.workers) as router:

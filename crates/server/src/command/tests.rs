@@ -72,6 +72,7 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("client-header-timeout-secs", "0", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("drain-settle-secs", "x", "a number of seconds from 0 (off) to 31536000 (a year)"),
         ("drain-timeout-secs", "-1", "a number of seconds from 0 (off) to 31536000 (a year)"),
+        ("end-with-stdin", "no", "true or false"),
         ("retry-max-retries", "0", "a number from 1 to 100000"),
         ("disable-retries", "no", "true or false"),
         ("retry-initial-backoff-ms", "0", "a whole number of milliseconds from 1 to 3600000 (an hour)"),

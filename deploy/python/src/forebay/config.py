@@ -202,6 +202,7 @@ _OTHER_WAYS = {
     "--decode-policy": "decode_policy",
     "--api-key": "api_key",
     "--admin-api-key": "admin_api_key",
+    "--end-with-stdin": "what the launcher does by itself",
     "--worker-urls": "workers",
     "--prefill": "workers",
     "--decode": "workers",

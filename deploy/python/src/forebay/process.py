@@ -1,4 +1,4 @@
-"""One process of the binary: its event lines, the end of its log, and its end. Knows no flag."""
+"""One process of the binary: its event lines, the end of its log, and its end. Knows but one flag."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ _LAST_WORDS_SECS = 10.0
 
 
 class Process:
-    """A running process. It ends at the latest when this interpreter does."""
+    """A running process. It ends at the latest when this interpreter does, however that is."""
 
     def __init__(self, arguments: List[str], environment: Optional[Mapping[str, str]] = None) -> None:
         try:
             # A session of its own: Ctrl-C in a terminal is for the harness, which still wants its report.
             self._child = subprocess.Popen(
-                arguments,
+                # The pipe ends with this process, even if it is killed and can send no signal.
+                [*arguments, "--end-with-stdin"],
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -109,6 +110,8 @@ class Process:
         for pipe, reader in zip((self._child.stdout, self._child.stderr), self._readers):
             if pipe is not None and not reader.is_alive():
                 pipe.close()
+        if self._child.stdin is not None:
+            self._child.stdin.close()
         atexit.unregister(self._at_exit)
 
     def _startup_failure(self) -> RouterStartupFailed:
