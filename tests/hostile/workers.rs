@@ -184,3 +184,19 @@ fn a_second_answer_behind_the_first_is_nobodys() {
         }
     });
 }
+
+#[test]
+fn of_an_answer_that_breaks_right_behind_its_head_the_head_arrives() {
+    run(async {
+        let site = without_breakers().await;
+        for fault in [Fault::CloseMidStream(1), Fault::ResetMidStream(1), Fault::LengthTooLong(10)] {
+            site.workers[0].fail_next(1, fault.clone());
+            let mut client = site.client().await;
+            client.send(&forebay_tests::request("POST", "/v1/completions", &[], WHOLE.as_bytes())).await;
+            let head = client.head().await.unwrap();
+            assert_eq!(head.status, 200, "{fault:?}");
+            assert!(client.body(&head, "POST").await.is_err(), "{fault:?}");
+        }
+        still_serves(&site).await;
+    });
+}

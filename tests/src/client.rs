@@ -109,9 +109,15 @@ impl Client {
     /// Reads the whole answer to a request with this method.
     pub async fn answer_to(&mut self, method: &str) -> io::Result<Answer> {
         let head = self.head().await?;
+        let body = self.body(&head, method).await?;
+        Ok(Answer { head, body })
+    }
+
+    /// Reads the whole body that follows this head, in the answer to a request with this method.
+    pub async fn body(&mut self, head: &Head, method: &str) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
         if method == "HEAD" || matches!(head.status, 204 | 304) {
-            return Ok(Answer { head, body });
+            return Ok(body);
         }
         if head.text("transfer-encoding").as_deref() == Some("chunked") {
             while let Some(chunk) = self.chunk().await? {
@@ -123,7 +129,7 @@ impl Client {
             while self.fill().await? > 0 {}
             body = std::mem::take(&mut self.pending);
         }
-        Ok(Answer { head, body })
+        Ok(body)
     }
 
     /// Reads a head.

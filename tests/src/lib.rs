@@ -4,6 +4,7 @@
 //!   the router or the workers.
 //! - [`site`]: workers, the application in front of them, and what can be asked of both.
 //! - [`scripted`]: a worker that answers fixed bytes, right or wrong.
+//! - [`process`]: programs as processes of their own.
 //!
 //! Tests wait for signals: a gate, a count of a worker, a state of the fleet. Only a load has no signal, so it is looked
 //! at until it is right.
@@ -15,6 +16,7 @@
 )]
 
 pub mod client;
+pub mod process;
 pub mod scripted;
 pub mod site;
 
@@ -22,6 +24,7 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use client::{Answer, Client, Head, request};
+pub use process::Process;
 pub use scripted::Scripted;
 pub use site::Site;
 

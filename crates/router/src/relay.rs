@@ -35,6 +35,8 @@ pub struct Relay {
     leg: Option<Leg>,
     record: Record,
     manner: Manner,
+    /// Why the answer is cut, once what came of it has been written.
+    cut: Option<BodyError>,
     /// The last bytes have been handed out, by whomever they were written.
     ended: bool,
 }
@@ -61,17 +63,21 @@ impl Relay {
         }
         let ended = upstream.is_finished();
         record.account.outcome = if ended { manner.complete } else { Outcome::ClientGoneMidStream };
-        Self { upstream, leg, record, manner, ended }
+        Self { upstream, leg, record, manner, cut: None, ended }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if let Some(error) = self.cut.take() {
+            self.ended = true;
+            return Poll::Ready(Some(Err(error)));
+        }
         while !self.ended {
             match self.upstream.poll_chunk(cx) {
                 Poll::Pending => {
                     let stage = ready!(self.manner.patience.poll(cx));
                     self.upstream.close();
                     let error = BodyError::Io(io::ErrorKind::TimedOut.into());
-                    return Poll::Ready(Some(self.break_off(&Failure::WorkerTimeout(stage), error)));
+                    return self.break_off(cx, &Failure::WorkerTimeout(stage), error);
                 }
                 Poll::Ready(Some(Ok(chunk))) => {
                     let goes = self.take(chunk);
@@ -80,7 +86,7 @@ impl Relay {
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    return Poll::Ready(Some(self.break_off(&Failure::WorkerDiedMidStream, error)));
+                    return self.break_off(cx, &Failure::WorkerDiedMidStream, error);
                 }
                 Poll::Ready(None) => {
                     let rest = self.finish();
@@ -142,18 +148,31 @@ impl Relay {
 
     /// The worker's message will not become whole. The client of an event stream is told with a last record; any other
     /// answer is cut, so that it does not look whole.
-    fn break_off(&mut self, failure: &Failure, error: BodyError) -> Result<Bytes, BodyError> {
+    fn break_off(
+        &mut self,
+        cx: &Context<'_>,
+        failure: &Failure,
+        error: BodyError,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
         if let Some(leg) = self.leg.take() {
             match failure.outcome() {
                 Outcome::RequestTimeout => drop(leg),
                 _ => leg.broke(),
             }
         }
-        self.ended = true;
         self.record.account.outcome = failure.outcome();
         match &self.manner.records {
-            Some(records) if records.takes_more() => Ok(failure.record(self.manner.dialect)),
-            _ => Err(error),
+            Some(records) if records.takes_more() => {
+                self.ended = true;
+                Poll::Ready(Some(Ok(failure.record(self.manner.dialect))))
+            }
+            _ => {
+                // An error ends the client's connection at once, with all that waits to be written: a client that had
+                // not even got the head would be told nothing.
+                self.cut = Some(error);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
         }
     }
 }

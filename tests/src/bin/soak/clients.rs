@@ -1,0 +1,91 @@
+//! Clients: they send what is drawn, one request after the other, and judge what comes.
+
+use std::time::Duration;
+
+use forebay_tests::{Client, Head};
+use tokio::time::{sleep, timeout};
+
+use crate::answers::{self, Seen};
+use crate::asks::{Ask, Wants};
+use crate::tally::Tally;
+
+/// Longest time that any request may take, whatever the faults.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A client with a connection that it keeps as long as the router does.
+pub(crate) struct Asker<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) tally: &'a Tally,
+    pub(crate) kept: Option<Client>,
+}
+
+impl Asker<'_> {
+    /// Sends one request, and notes what came of it.
+    pub(crate) async fn ask(&mut self, ask: &Ask) -> Seen {
+        let client = match self.kept.take() {
+            Some(client) => client,
+            None => Client::connect(self.url).await,
+        };
+        self.tally.sent();
+        let seen = match timeout(LIMIT, self.judge(client, ask)).await {
+            Ok(seen) => seen,
+            Err(_) => Seen::Wrong(format!("{} {}: hung for {LIMIT:?}", ask.method, ask.path)),
+        };
+        self.tally.seen(ask.name, &seen);
+        seen
+    }
+
+    async fn judge(&mut self, mut client: Client, ask: &Ask) -> Seen {
+        client.send(&ask.bytes).await;
+        if let Wants::LeaveBefore(millis) = ask.wants {
+            sleep(Duration::from_millis(millis)).await;
+            return Seen::Left;
+        }
+        // Nothing at all of an answer is one that was cut early: that the router had the request, its count of outcomes
+        // must show.
+        let Ok(head) = client.head().await else { return Seen::Cut };
+        if matches!(ask.wants, Wants::LeaveMid) {
+            return Seen::Left;
+        }
+        let is_stream = head.text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
+        if let (Wants::Stream(expected), true) = (&ask.wants, is_stream) {
+            let (bytes, whole) = read_stream(&mut client, &head).await;
+            self.keep(client, &head, whole);
+            return answers::stream(ask.path, &bytes, whole, expected);
+        }
+        let Ok(body) = client.body(&head, ask.method).await else { return Seen::Cut };
+        let answer = forebay_tests::Answer { head, body };
+        let seen = match &ask.wants {
+            Wants::Text(expected) => answers::whole(ask.path, &answer, expected),
+            Wants::Json(members) => answers::json(&answer, members),
+            Wants::Status(status) if answer.status() == *status => Seen::Right,
+            Wants::Any => Seen::Right,
+            Wants::Stream(_) | Wants::Status(_) | Wants::LeaveBefore(_) | Wants::LeaveMid => {
+                answers::failure(&answer.head, &answer.body)
+            }
+        };
+        self.keep(client, &answer.head, true);
+        seen
+    }
+
+    fn keep(&mut self, client: Client, head: &Head, whole: bool) {
+        let closes = head.text("connection").is_some_and(|value| value == "close");
+        self.kept = (whole && !closes).then_some(client);
+    }
+}
+
+/// The payload of a body as far as it came, and whether it came to its end.
+async fn read_stream(client: &mut Client, head: &Head) -> (Vec<u8>, bool) {
+    // What was short enough to come in one piece has a length.
+    if head.text("content-length").is_some() {
+        return client.body(head, "POST").await.map_or((Vec::new(), false), |body| (body, true));
+    }
+    let mut bytes = Vec::new();
+    loop {
+        match client.chunk().await {
+            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
+            Ok(None) => return (bytes, true),
+            Err(_) => return (bytes, false),
+        }
+    }
+}
