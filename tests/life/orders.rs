@@ -3,6 +3,7 @@
 use forebay_policy::PolicyKind;
 use forebay_sim::{Fault, FaultRule, Scope, When};
 use forebay_tests::{Site, run, site};
+use forebay_workers::By;
 
 fn fails(path: &str, fault: Fault) -> FaultRule {
     FaultRule { fault, when: When::Always, scope: Scope::Path(path.to_owned()) }
@@ -140,7 +141,7 @@ fn an_adapter_that_was_loaded_is_served_at_once() {
         let load = r#"{"lora_name":"new","lora_path":"/loras/new"}"#;
         assert_eq!(client.post("/v1/load_lora_adapter", load).await.status(), 200);
         // The model list is read again at once, not after the usual half minute.
-        site.app.reader().wait_for(|world| world.pool(Some("new")).is_ok()).await;
+        site.app.reader().wait_for(|world| world.pool(By::Rank, Some("new")).is_ok()).await;
         assert_eq!(client.post("/v1/completions", ask).await.status(), 200);
     });
 }

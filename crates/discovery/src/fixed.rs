@@ -8,7 +8,7 @@ use crate::probe::Probe;
 /// Registers the workers in the order of the list and keeps asking each of them.
 pub fn watch_all(probe: &Probe, urls: &[WorkerUrl], tasks: &TaskTracker) {
     for url in urls {
-        let worker = probe.writer.add(url.clone(), None);
-        tasks.spawn(probe.clone().run(worker));
+        let host = probe.writer.add(url.clone());
+        tasks.spawn(probe.clone().run(host));
     }
 }

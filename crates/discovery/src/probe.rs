@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_workers::{Models, Reader, Worker, Writer};
+use forebay_workers::{Host, Models, Reader, Writer};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -30,13 +30,13 @@ pub struct Probe {
 
 impl Probe {
     /// Asks until stopped.
-    pub async fn run(self, worker: Arc<Worker>) {
+    pub async fn run(self, host: Arc<Host>) {
         let timeout = Duration::from_secs(self.settings.health.timeout_secs);
         let asker = Asker::new(timeout, self.settings.api_key.as_deref());
         let mut described: Option<Instant> = None;
         loop {
             let started = Instant::now();
-            let round = self.round(&asker, &worker, &mut described);
+            let round = self.round(&asker, &host, &mut described);
             let stopped = tokio::select! {
                 () = round => false,
                 () = self.stop.cancelled() => true,
@@ -46,36 +46,36 @@ impl Probe {
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
-                () = worker.look_asked() => {}
-                () = tokio::time::sleep_until(started + self.pause(&worker)) => {}
+                () = host.look_asked() => {}
+                () = tokio::time::sleep_until(started + self.pause(&host)) => {}
             }
         }
     }
 
     /// One probe, and a read of the models when it is due. The models come first: a worker that just came up
     /// must not be chosen before it is known what it serves.
-    async fn round(&self, asker: &Asker, worker: &Arc<Worker>, described: &mut Option<Instant>) {
-        let good = asker.is_well(worker.url(), &self.settings.health.endpoint).await;
-        let was_up = worker.eligible();
+    async fn round(&self, asker: &Asker, host: &Arc<Host>, described: &mut Option<Instant>) {
+        let good = asker.is_well(host.url(), &self.settings.health.endpoint).await;
+        let was_up = host.is_well();
         let due = described.is_none_or(|at| at.elapsed() >= self.settings.model_refresh);
-        if good && (due || !was_up || worker.take_models_stale()) {
-            self.describe(asker, worker).await;
+        if good && (due || !was_up || host.take_models_stale()) {
+            self.describe(asker, host).await;
             *described = Some(Instant::now());
         }
-        let up = self.writer.probed(worker, good);
+        let up = self.writer.probed(host, good);
         match (was_up, up) {
-            (false, true) => info!(worker = worker.name(), "worker is ready"),
-            (true, false) => warn!(worker = worker.name(), "worker left rotation: health probes fail"),
-            _ => debug!(worker = worker.name(), good, up, "probed"),
+            (false, true) => info!(worker = host.url().as_str(), "worker is ready"),
+            (true, false) => warn!(worker = host.url().as_str(), "worker left rotation: health probes fail"),
+            _ => debug!(worker = host.url().as_str(), good, up, "probed"),
         }
     }
 
-    async fn describe(&self, asker: &Asker, worker: &Arc<Worker>) {
-        let url = worker.url();
+    async fn describe(&self, asker: &Asker, host: &Arc<Host>) {
+        let url = host.url();
         let (models, version, cache) =
             tokio::join!(asker.models(url), asker.version(url), asker.cache_tokens(url));
-        self.writer.cache_holds(worker, cache.unwrap_or(self.settings.cache_tokens));
-        let known = worker.models();
+        self.writer.cache_holds(host, cache.unwrap_or(self.settings.cache_tokens));
+        let known = host.models();
         let models = match (models, &*known) {
             (Some(models), _) => models,
             // It is well but would not say: better any name than none.
@@ -83,21 +83,24 @@ impl Probe {
             (None, known) => known.clone(),
         };
         if models == Models::Any && *known != Models::Any {
-            warn!(worker = worker.name(), "cannot read /v1/models: the worker is taken to serve any name");
+            warn!(
+                worker = host.url().as_str(),
+                "cannot read /v1/models: the worker is taken to serve any name"
+            );
         }
-        self.writer.learnt(worker, models, version);
+        self.writer.learnt(host, models, version);
     }
 
     /// Until the next probe. Spread by a tenth either way, so that probes of many workers do not march in step.
-    fn pause(&self, worker: &Worker) -> Duration {
+    fn pause(&self, host: &Host) -> Duration {
         let mut every = Duration::from_secs(self.settings.health.interval_secs);
-        if worker.never_well() {
+        if host.never_well() {
             every = every.min(self.settings.startup_interval);
         }
         if !self.reader.world().ready() {
             return every.min(NOBODY_READY);
         }
-        let tenths = worker.slot().0.wrapping_mul(7) % 21;
+        let tenths = host.number().wrapping_mul(7) % 21;
         every.mul_f64(0.9 + f64::from(tenths) / 100.0)
     }
 }

@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::choice::{Pick, Reason};
 use crate::draws::Draw;
-use crate::fleet::{Fleet, Slot, find_slot};
+use crate::fleet::{Fleet, Slot};
 use crate::key::{HashKey, ring_hash};
 
 /// Points of each worker on the ring.
@@ -40,7 +40,7 @@ impl ConsistentHash {
         let start = self.points.partition_point(|&(hash, _)| hash < key.hash);
         let (after, before) = (self.points.get(start..)?, self.points.get(..start)?);
         let home = after.first().or_else(|| before.first())?.1;
-        if let Some(index) = find_slot(fleet, home, 0).filter(|&i| fleet.eligible(i)) {
+        if let Some(index) = fleet.find(home).filter(|&i| fleet.eligible(i)) {
             return Some(Pick::plain(index, key.kind.into()));
         }
         // Without this a dead fleet would cost a walk over all points.
@@ -48,7 +48,7 @@ impl ConsistentHash {
         let index = after
             .iter()
             .chain(before)
-            .find_map(|&(_, slot)| find_slot(fleet, slot, 0).filter(|&i| fleet.eligible(i)))?;
+            .find_map(|&(_, slot)| fleet.find(slot).filter(|&i| fleet.eligible(i)))?;
         Some(Pick::plain(index, Reason::NextOnRing))
     }
 
@@ -67,7 +67,7 @@ impl ConsistentHash {
             self.points.extend((0..POINTS_PER_WORKER).map(point));
         }
         // Equal hashes of two workers are ordered by name, because slots differ between replicas.
-        let name = |slot: Slot| find_slot(fleet, slot, 0).map(|i| fleet.name(i));
+        let name = |slot: Slot| fleet.find(slot).map(|i| fleet.name(i));
         self.points.sort_by(|a, b| match a.0.cmp(&b.0) {
             Ordering::Equal => name(a.1).cmp(&name(b.1)),
             order => order,

@@ -41,28 +41,32 @@ pub trait Fleet {
     /// Requests that chose candidate `i` in this epoch.
     fn served(&self, i: usize) -> u64;
 
-    /// Changes whenever the set of candidates changes.
-    fn generation(&self) -> u64;
-}
+    /// Data-parallel rank of candidate `i` behind its URL; 0 if it has none.
+    fn rank(&self, i: usize) -> u32 {
+        let _ = i;
+        0
+    }
 
-/// Index of `slot` among the candidates, searching from `from` on. Dense fleets answer in one step.
-pub(crate) fn find_slot<F: Fleet>(fleet: &F, slot: Slot, from: usize) -> Option<usize> {
-    let len = fleet.len();
-    for guess in [slot.0 as usize, from] {
-        if guess < len && fleet.slot(guess) == slot {
+    /// Number of the candidate with this slot. Dense fleets answer in one step.
+    fn find(&self, slot: Slot) -> Option<usize> {
+        let (mut low, mut high) = (0, self.len());
+        let guess = slot.0 as usize;
+        if guess < high && self.slot(guess) == slot {
             return Some(guess);
         }
-    }
-    let (mut low, mut high) = (from, len);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if fleet.slot(middle) < slot {
-            low = middle + 1;
-        } else {
-            high = middle;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.slot(middle) < slot {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
         }
+        (low < self.len() && self.slot(low) == slot).then_some(low)
     }
-    (low < len && fleet.slot(low) == slot).then_some(low)
+
+    /// Changes whenever the set of candidates changes.
+    fn generation(&self) -> u64;
 }
 
 #[cfg(test)]
@@ -73,12 +77,12 @@ mod tests {
     #[test]
     fn a_slot_is_found_in_dense_and_in_gappy_fleets() {
         let dense = Sample::new(5);
-        assert_eq!(find_slot(&dense, Slot(3), 0), Some(3));
-        assert_eq!(find_slot(&dense, Slot(5), 0), None);
+        assert_eq!(dense.find(Slot(3)), Some(3));
+        assert_eq!(dense.find(Slot(5)), None);
         let gappy = Sample::with_slots(&[2, 3, 7, 40]);
-        assert_eq!(find_slot(&gappy, Slot(2), 0), Some(0));
-        assert_eq!(find_slot(&gappy, Slot(40), 0), Some(3));
-        assert_eq!(find_slot(&gappy, Slot(7), 2), Some(2));
-        assert_eq!(find_slot(&gappy, Slot(8), 0), None);
+        assert_eq!(gappy.find(Slot(2)), Some(0));
+        assert_eq!(gappy.find(Slot(40)), Some(3));
+        assert_eq!(gappy.find(Slot(7)), Some(2));
+        assert_eq!(gappy.find(Slot(8)), None);
     }
 }

@@ -1,37 +1,35 @@
-//! One after the other, in registration order.
+//! One after the other, in registration order: first the lowest rank of each URL, then the next one.
 
 use crate::choice::{Pick, Reason};
 use crate::fleet::{Fleet, Slot};
 
-/// Remembers the slot last chosen, not a counter: a worker that leaves or returns shifts nobody else's turn.
+/// A place in the rotation: rank, then slot.
+type Place = (u32, Slot);
+
+/// Remembers the place last chosen, not a counter: a worker that leaves or returns shifts nobody else's turn.
 #[derive(Debug, Default)]
 pub(crate) struct RoundRobin {
-    last: Option<Slot>,
+    last: Option<Place>,
+    /// Numbers of the candidates in the order of their places.
+    order: Vec<usize>,
+    generation: Option<u64>,
 }
 
 impl RoundRobin {
     /// The first eligible candidate after the one last chosen, cyclically.
     pub(crate) fn pick<F: Fleet>(&mut self, fleet: &F) -> Option<Pick> {
-        let len = fleet.len();
-        let start = self.last.map_or(0, |last| first_after(fleet, last));
-        let index = (start..len).chain(0..start).find(|&i| fleet.eligible(i))?;
-        self.last = Some(fleet.slot(index));
+        let place = |&i: &usize| (fleet.rank(i), fleet.slot(i));
+        if self.generation != Some(fleet.generation()) {
+            self.generation = Some(fleet.generation());
+            self.order = (0..fleet.len()).collect();
+            self.order.sort_unstable_by_key(place);
+        }
+        let start = self.last.map_or(0, |last| self.order.partition_point(|i| place(i) <= last));
+        let (before, after) = self.order.split_at(start);
+        let index = *after.iter().chain(before).find(|&&i| fleet.eligible(i))?;
+        self.last = Some(place(&index));
         Some(Pick::plain(index, Reason::Rotation))
     }
-}
-
-/// Index of the first candidate with a slot above `last`.
-fn first_after<F: Fleet>(fleet: &F, last: Slot) -> usize {
-    let (mut low, mut high) = (0, fleet.len());
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if fleet.slot(middle) <= last {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }
 
 #[cfg(test)]
@@ -57,6 +55,15 @@ mod tests {
         let without_one = Sample::with_slots(&[0, 2, 3]);
         assert_eq!(turns(&mut policy, &without_one, 3), [2, 3, 0]);
         assert_eq!(turns(&mut policy, &all, 3), [1, 2, 3]);
+    }
+
+    #[test]
+    fn urls_take_turns_before_their_ranks_do() {
+        let mut fleet = Sample::new(5);
+        for (worker, rank) in fleet.workers.iter_mut().zip([0, 1, 2, 0, 1]) {
+            worker.rank = rank;
+        }
+        assert_eq!(turns(&mut RoundRobin::default(), &fleet, 7), [0, 3, 1, 4, 2, 0, 3]);
     }
 
     #[test]

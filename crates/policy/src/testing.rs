@@ -8,6 +8,7 @@ use crate::fleet::{Fleet, Slot};
 pub(crate) struct SampleWorker {
     pub(crate) slot: u32,
     pub(crate) name: String,
+    pub(crate) rank: u32,
     pub(crate) eligible: bool,
     pub(crate) in_flight: Cell<u32>,
     pub(crate) pending_tokens: Cell<u64>,
@@ -32,6 +33,7 @@ impl Sample {
             .map(|&slot| SampleWorker {
                 slot,
                 name: format!("http://worker-{slot}:8000"),
+                rank: 0,
                 eligible: true,
                 in_flight: Cell::new(0),
                 pending_tokens: Cell::new(0),
@@ -63,6 +65,10 @@ impl Fleet for Sample {
 
     fn name(&self, i: usize) -> &str {
         &self.workers[i].name
+    }
+
+    fn rank(&self, i: usize) -> u32 {
+        self.workers[i].rank
     }
 
     fn eligible(&self, i: usize) -> bool {

@@ -40,7 +40,7 @@ impl Attempt<'_> {
     /// answer had come, the request goes out once more on a new one: the worker never saw it. Nobody can be sure of that,
     /// so a request that must not come twice gets a new connection from the start.
     pub(crate) async fn with(&self, worker: &Arc<Worker>, asked: &Asked) -> Result<Answer, AttemptError> {
-        let kept = if asked.once_only { None } else { self.shard.idle.take(worker.slot()) };
+        let kept = if asked.once_only { None } else { self.shard.idle.take(worker.host().number()) };
         if let Some(conn) = kept {
             match self.exchange(conn, worker, asked).await {
                 Err(AttemptError::Exchange(ExchangeError::Silent { reused: true, .. })) => {
@@ -67,7 +67,8 @@ impl Attempt<'_> {
     ) -> Result<Answer, AttemptError> {
         let method: &Method = &self.head.parts.method;
         let write = |out: &mut Vec<u8>| self.head.write(worker.url(), out);
-        let mut exchange = pin!(conn.exchange(method, write, &asked.body, (&self.shard.idle, worker.slot())));
+        let mut exchange =
+            pin!(conn.exchange(method, write, &asked.body, (&self.shard.idle, worker.host().number())));
         let exchanged = match self.settings.times.response_header {
             Some(limit) => {
                 let within = tokio::time::timeout(limit, exchange.as_mut()).await;

@@ -73,12 +73,7 @@ impl Order {
 
     /// The worker that the header names, or one for each URL.
     fn targets(&self, world: &World) -> Result<Vec<Arc<Worker>>, Failure> {
-        let mut targets: Vec<Arc<Worker>> = Vec::new();
-        for worker in world.workers() {
-            if targets.iter().all(|known| known.url() != worker.url()) {
-                targets.push(Arc::clone(worker));
-            }
-        }
+        let mut targets: Vec<Arc<Worker>> = world.wholes().to_vec();
         if let Some(target) = self.parts.headers.get(TARGET) {
             targets.retain(|worker| worker.url().as_str().as_bytes() == target.as_bytes());
             return if targets.is_empty() { Err(Failure::TargetNeeded) } else { Ok(targets) };
@@ -129,10 +124,10 @@ impl Order {
             return;
         }
         if self.action.empties_cache {
-            self.router.writer.forget(worker);
+            self.router.writer.forget(worker.host());
         }
         if self.action.changes_models {
-            worker.may_serve_others();
+            worker.host().may_serve_others();
         }
     }
 }

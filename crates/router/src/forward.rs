@@ -124,7 +124,7 @@ impl Forward<'_> {
             Ok(answer) => Ok(Forwarded { answer, leg: Leg::new(guard, Verdict::None, 0), chosen: None }),
             Err(error) => {
                 if matches!(error, AttemptError::Unreachable(_)) {
-                    worker.suspect();
+                    worker.host().suspect();
                 }
                 Err(error.told(worker))
             }
@@ -254,11 +254,11 @@ impl Course {
         match failure.outcome() {
             Outcome::OutOfResources => {}
             // The next probe decides, which is sooner and surer than a breaker.
-            Outcome::WorkerUnreachable | Outcome::ConnectTimeout => guard.worker().suspect(),
+            Outcome::WorkerUnreachable | Outcome::ConnectTimeout => guard.worker().host().suspect(),
             _ if self.judged.contains(slot) => {}
             _ => {
                 self.judged.add(slot);
-                guard.failed(clock::now_ms());
+                guard.broke(clock::now_ms());
             }
         }
     }

@@ -51,6 +51,6 @@ impl Leg {
 
     /// It broke off, and not because of the client.
     pub(crate) fn broke(self) {
-        self.guard.failed(clock::now_ms());
+        self.guard.broke(clock::now_ms());
     }
 }

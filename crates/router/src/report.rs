@@ -77,21 +77,22 @@ impl Prediction {
 mod tests {
     use super::*;
     use forebay_policy::{Ask, PolicySettings, PrefixKey};
-    use forebay_workers::{BreakerSettings, HealthSettings, Models, Tried, registry};
+    use forebay_workers::{BreakerSettings, By, HealthSettings, Models, Tried, registry};
 
     /// What is counted of an answer that comes in pieces of `size` bytes.
     fn told(answer: &str, size: usize) -> Checked {
         let (reader, writer) =
             registry(PolicySettings::default(), 1, HealthSettings::default(), BreakerSettings::default());
-        let worker = writer.add("http://w:1".parse().unwrap(), None);
-        writer.learnt(&worker, Models::Any, None);
-        writer.probed(&worker, true);
+        let host = writer.add("http://w:1".parse().unwrap());
+        let worker = Arc::clone(&host.workers()[0]);
+        writer.learnt(&host, Models::Any, None);
+        writer.probed(&host, true);
         let mut key = PrefixKey::new();
         let mut builder = key.builder(0);
         builder.push(&[b'a'; 4000]);
         builder.finish();
         let world = reader.world();
-        let pool = world.pool(None).unwrap();
+        let pool = world.pool(By::Rank, None).unwrap();
         let ask = Ask { prefix: Some(&key), ..Ask::default() };
         drop(pool.select(&ask, &Tried::default()));
         let choice = pool.select(&ask, &Tried::default()).unwrap().choice;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use forebay_openai::{BodyShape, Dialect};
+use forebay_workers::By;
 use http::Method;
 use percent_encoding::percent_decode_str;
 
@@ -233,6 +234,18 @@ impl Route {
         #[expect(clippy::cast_possible_truncation, reason = "the table has fewer than 65536 rows")]
         let id = id as u16;
         Self { class, template, dialect: Dialect::OpenAi, id }.for_path(template)
+    }
+
+    /// What is chosen for its requests. vLLM reads `X-data-parallel-rank` on these routes only; elsewhere its own balancer
+    /// chooses the rank.
+    pub(crate) fn by(&self) -> By {
+        use BodyShape as Shape;
+        match self.class {
+            Routable(
+                Shape::Chat | Shape::Completions | Shape::Responses | Shape::Messages | Shape::Generate,
+            ) => By::Rank,
+            _ => By::Url,
+        }
     }
 
     /// Whether only the beginning of its path is known.

@@ -195,7 +195,7 @@ impl Router {
     ) -> Result<(Forwarded, Patience), Failure> {
         let Call { record, parts, made_id, route, waited, .. } = call;
         let started = record.account.started;
-        let (pool, attempts) = record.pick_pool(|world| pick_pool(world, route.class, asked))?;
+        let (pool, attempts) = record.pick_pool(|world| pick_pool(world, route, asked))?;
         let bodiless = asked.body.is_empty() && !parts.headers.contains_key(header::CONTENT_LENGTH);
         let length = (!bodiless).then_some(asked.body.len());
         let head = Written { parts, made_id: made_id.as_ref(), length, authorization: None };
@@ -231,7 +231,7 @@ impl Router {
         let classifier = Classifier {
             settings: &self.settings,
             metrics: self.metrics(),
-            policy: call.record.account.world.all().policy().kind(),
+            policy: call.record.account.world.all(call.route.by()).policy().kind(),
             peer: call.peer,
             parts: &call.parts,
         };
@@ -356,11 +356,11 @@ async fn within<T>(
 }
 
 /// The pool that serves what is asked for. A body that could not name a model may go anywhere.
-fn pick_pool<'w>(world: &'w World, class: Class, asked: &Asked) -> Result<&'w Pool, Failure> {
-    if class == Class::PickOne && !asked.is_object {
-        return Ok(world.all());
+fn pick_pool<'w>(world: &'w World, route: &Route, asked: &Asked) -> Result<&'w Pool, Failure> {
+    if route.class == Class::PickOne && !asked.is_object {
+        return Ok(world.all(route.by()));
     }
-    world.pool(asked.model.as_deref()).map(|pool| &**pool).map_err(|error| match error {
+    world.pool(route.by(), asked.model.as_deref()).map(|pool| &**pool).map_err(|error| match error {
         PoolError::UnknownModel => Failure::UnknownModel(asked.model.clone().unwrap_or_default()),
         PoolError::ModelNeeded => Failure::ModelNeeded,
         PoolError::NothingKnown => {

@@ -9,7 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, http::Uri};
-use forebay_workers::{Models, Reader, Worker, Writer};
+use forebay_workers::{By, Models, Reader, Worker, Writer};
 use prometheus::{Registry, TextEncoder};
 use serde::{Deserialize, Serialize};
 
@@ -119,7 +119,7 @@ async fn workers(State(admin): State<Arc<Admin>>) -> Json<WorkerList> {
         },
         version: (*worker.version()).clone(),
         in_flight: worker.in_flight(),
-        requests: world.all().served(worker.slot()),
+        requests: world.all(By::Rank).served(worker.slot()),
     };
     let workers: Vec<_> = world.workers().iter().map(entry).collect();
     Json(WorkerList { epoch: world.epoch(), total: workers.len(), workers })

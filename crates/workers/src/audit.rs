@@ -32,7 +32,7 @@ impl Auditor {
     pub fn audit(&self, world: &World) -> Vec<String> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
-        for worker in world.workers() {
+        for worker in world.carriers() {
             let amount = (0..LOOKS)
                 .map(|_| worker.drift())
                 .find(|drift| *drift == 0)
@@ -65,7 +65,8 @@ mod tests {
     fn a_counter_written_by_hand_is_found_once() {
         let (reader, writer) =
             registry(PolicySettings::default(), 0, HealthSettings::default(), BreakerSettings::default());
-        let worker = writer.add("http://w:1".parse().unwrap(), None);
+        let worker = writer.add("http://w:1".parse().unwrap());
+        let worker = Arc::clone(&worker.workers()[0]);
         let auditor = Auditor::default();
         assert!(auditor.audit(&reader.world()).is_empty());
         worker.in_flight.fetch_add(1, Ordering::SeqCst);

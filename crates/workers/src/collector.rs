@@ -12,7 +12,7 @@ use crate::breaker::BreakerState;
 use crate::prediction::SHARES;
 use crate::registry::Reader;
 use crate::worker::Worker;
-use crate::world::{Pool, World};
+use crate::world::{By, Pool, World};
 
 /// Renders what is known of the fleet as metric families.
 pub struct FleetCollector {
@@ -53,7 +53,7 @@ impl Collector for FleetCollector {
 }
 
 fn worker_families(world: &World) -> Vec<MetricFamily> {
-    let policy = world.all().policy().name();
+    let policy = world.all(By::Rank).policy().name();
     let (mut in_flight, mut eligible, mut decisions) = (Vec::new(), Vec::new(), Vec::new());
     let (mut breakers, mut transitions) = (Vec::new(), Vec::new());
     for worker in world.workers() {
@@ -94,7 +94,7 @@ fn worker_families(world: &World) -> Vec<MetricFamily> {
 
 /// What only a policy that knows prefixes has.
 fn tree_families(world: &World) -> Vec<MetricFamily> {
-    if world.all().policy().kind() != PolicyKind::CacheAware {
+    if world.all(By::Rank).policy().kind() != PolicyKind::CacheAware {
         return Vec::new();
     }
     let size = |pool: &Arc<Pool>| pool.policy().resident_bytes() as f64;

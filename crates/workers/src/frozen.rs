@@ -74,6 +74,14 @@ impl<F: Fleet> Fleet for Frozen<'_, F> {
         self.at(i).served
     }
 
+    fn rank(&self, i: usize) -> u32 {
+        self.fleet.rank(i)
+    }
+
+    fn find(&self, slot: Slot) -> Option<usize> {
+        self.fleet.find(slot)
+    }
+
     fn generation(&self) -> u64 {
         self.fleet.generation()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_policy::Choice;
 
 use crate::pending::Share;
-use crate::worker::Worker;
+use crate::worker::{Probe, Worker};
 
 /// One leg in flight on a worker. Not `Clone`, and no method lowers the load: it falls with the value. Only the work
 /// that is pending for it comes down earlier, with the first token.
@@ -16,7 +16,9 @@ pub struct Guard {
     worker: Arc<Worker>,
     /// The trial it belongs to; 0 if no breaker hears of it.
     epoch: u64,
-    is_probe: bool,
+    probe: Probe,
+    /// Whether it is counted at the host as well.
+    at_host: bool,
     share: Share,
     /// Tokens to prefill until its first token, when it was made.
     ahead: u64,
@@ -27,24 +29,33 @@ impl Guard {
     pub(crate) fn new(worker: Arc<Worker>) -> Self {
         worker.in_flight.fetch_add(1, Ordering::SeqCst);
         worker.started.fetch_add(1, Ordering::SeqCst);
-        Self { worker, epoch: 0, is_probe: false, share: Share::Seen(0), ahead: 0 }
+        let at_host = worker.host().is_ranked();
+        if at_host {
+            worker.host().in_flight.fetch_add(1, Ordering::Relaxed);
+        }
+        Self { worker, epoch: 0, probe: Probe::default(), at_host, share: Share::Seen(0), ahead: 0 }
     }
 
-    /// The same, with the worker's breaker hearing how it ends, if that is still in this epoch.
+    /// The same, with the breakers hearing how it ends, if that is still in this epoch.
     pub(crate) fn heard_in(mut self, epoch: u64, now_ms: u64) -> Self {
         self.epoch = epoch;
-        self.is_probe = self.worker.sent(epoch, now_ms);
+        self.probe = self.worker.sent(epoch, now_ms);
         self
     }
 
     /// The leg is over and the worker did well. A guard that is only dropped says nothing of its worker.
     pub fn succeeded(self) {
-        self.worker.succeeded(self.epoch, self.is_probe);
+        self.worker.succeeded(self.epoch, self.probe);
     }
 
-    /// The leg is over and the worker failed it.
+    /// The leg is over: the worker answered that it failed.
     pub fn failed(self, now_ms: u64) {
-        self.worker.failed(self.epoch, self.is_probe, now_ms);
+        self.worker.failed(self.epoch, self.probe, now_ms);
+    }
+
+    /// The leg is over: its connection failed, or went silent.
+    pub fn broke(self, now_ms: u64) {
+        self.worker.broke(self.epoch, self.probe, now_ms);
     }
 
     /// The same with the work that was predicted for it. `streamed` says whether its first token will be seen.
@@ -72,12 +83,13 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.is_probe {
-            self.worker.probe_ended(self.epoch);
-        }
+        self.worker.probe_ended(self.epoch, self.probe);
         self.worker.pending.give_back(&mut self.share);
         self.worker.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.worker.ended.fetch_add(1, Ordering::SeqCst);
+        if self.at_host {
+            self.worker.host().in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -2,15 +2,19 @@
 //!
 //! Reading order:
 //! - [`url`]: how a worker is addressed.
+//! - [`ranks`]: the data-parallel ranks behind one, as numbers.
+//! - [`host`]: one URL, and what all workers behind it share.
 //! - [`worker`]: one worker, its state and its counters.
 //! - [`guard`]: the load of one leg, which comes down by drop and in no other way.
 //! - [`breaker`]: verdicts on answers in, may it be chosen out.
+//! - `circuit`: a breaker behind its lock.
 //! - `pending`: what a worker has yet to prefill, and how fast it is.
 //! - [`prediction`]: what was predicted of its prefix cache, and what it said about it.
 //! - [`health`]: probe results in, state out.
 //! - [`served`]: what a worker says it serves.
 //! - [`note`], [`ledger`], `frozen`: the record of decisions, for whoever writes it down.
 //! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
+//! - `state`: what only writers see.
 //! - [`registry`]: the two handles on it all, one that reads and one that writes.
 //! - [`audit`]: the check that no load has drifted.
 //! - [`collector`]: the per-worker series, computed when they are scraped.
@@ -20,16 +24,20 @@
 
 pub mod audit;
 pub mod breaker;
+mod circuit;
 pub mod collector;
 mod frozen;
 pub mod guard;
 pub mod health;
+pub mod host;
 pub mod ledger;
 pub mod note;
 mod pending;
 pub mod prediction;
+pub mod ranks;
 pub mod registry;
 pub mod served;
+mod state;
 pub mod url;
 pub mod worker;
 pub mod world;
@@ -39,11 +47,14 @@ pub use breaker::{BreakerSettings, BreakerState};
 pub use collector::FleetCollector;
 pub use guard::Guard;
 pub use health::HealthSettings;
+pub use host::Host;
 pub use ledger::Ledger;
 pub use note::{Asker, Note};
 pub use prediction::{Checked, Predictions};
-pub use registry::{Parts, Reader, Writer, registry};
+pub use ranks::Ranks;
+pub use registry::{Reader, Writer, registry};
 pub use served::{Models, ServedModel};
+pub use state::Parts;
 pub use url::{UrlError, WorkerUrl};
 pub use worker::{Blocker, Worker};
-pub use world::{Pool, PoolError, Selected, Selection, Tried, World};
+pub use world::{By, Pool, PoolError, Selected, Selection, Tried, World};

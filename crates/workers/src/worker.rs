@@ -1,15 +1,14 @@
 //! One worker: an engine endpoint, whether it may be chosen, and what it is doing.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
 use forebay_policy::{Reason, Slot};
-use tokio::sync::Notify;
 
-use crate::breaker::{Breaker, BreakerSettings, BreakerState, Leg};
+use crate::breaker::{BreakerSettings, BreakerState};
+use crate::circuit::Circuit;
 use crate::guard::Guard;
-use crate::health::Health;
+use crate::host::Host;
 use crate::pending::{Pace, Pending, Share};
 use crate::prediction::Predictions;
 use crate::served::Models;
@@ -19,21 +18,26 @@ use crate::url::WorkerUrl;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Blocker {
-    /// Probes say it is down, or none has succeeded yet.
+    /// Probes say that its host is down, or none has succeeded yet.
     Unhealthy = 1,
-    /// A request met a refused connection; the next probe decides.
+    /// A request met a refused connection at its host; the next probe decides.
     Suspect = 2,
     /// It was taken off the list.
     Removed = 4,
     /// Its circuit breaker is open or half-open.
     Open = 8,
+    /// So is the one of its host.
+    HostOpen = 16,
 }
+
+/// Blockers that let requests pass now and then.
+const BREAKERS: u32 = Blocker::Open as u32 | Blocker::HostOpen as u32;
 
 /// One engine endpoint, `(url, dp_rank)`.
 pub struct Worker {
     slot: Slot,
     name: Box<str>,
-    url: WorkerUrl,
+    host: Arc<Host>,
     dp_rank: Option<u32>,
     blockers: AtomicU32,
     pub(crate) in_flight: AtomicU32,
@@ -45,34 +49,33 @@ pub struct Worker {
     pub(crate) pace: Pace,
     cache_tokens: AtomicU64,
     predictions: Predictions,
-    health: Mutex<Health>,
-    breaking: Arc<BreakerSettings>,
-    breaker: Mutex<Breaker>,
-    /// Answers that were a success.
-    successes: AtomicU64,
-    models: ArcSwap<Models>,
-    version: ArcSwap<Option<String>>,
-    models_stale: AtomicBool,
-    look: Notify,
+    circuit: Circuit,
+}
+
+/// Which breakers a request is a probe of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Probe {
+    own: bool,
+    host: bool,
 }
 
 impl Worker {
     pub(crate) fn new(
         slot: Slot,
-        url: WorkerUrl,
+        host: &Arc<Host>,
         dp_rank: Option<u32>,
-        breaking: Arc<BreakerSettings>,
+        (breaking, epoch): (Arc<BreakerSettings>, u64),
     ) -> Self {
         let name = match dp_rank {
-            Some(rank) => format!("{url}@{rank}"),
-            None => url.to_string(),
+            Some(rank) => format!("{}@{rank}", host.url()),
+            None => host.url().to_string(),
         };
         Self {
             slot,
             name: name.into(),
-            url,
+            host: Arc::clone(host),
             dp_rank,
-            blockers: AtomicU32::new(Blocker::Unhealthy as u32),
+            blockers: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
             started: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -81,14 +84,7 @@ impl Worker {
             pace: Pace::default(),
             cache_tokens: AtomicU64::new(0),
             predictions: Predictions::default(),
-            health: Mutex::new(Health::default()),
-            breaking,
-            breaker: Mutex::new(Breaker::new()),
-            successes: AtomicU64::new(0),
-            models: ArcSwap::from_pointee(Models::Unread),
-            version: ArcSwap::from_pointee(None),
-            models_stale: AtomicBool::new(false),
-            look: Notify::new(),
+            circuit: Circuit::new(breaking, epoch),
         }
     }
 
@@ -102,9 +98,14 @@ impl Worker {
         &self.name
     }
 
+    /// The URL it is behind, and what is known of that.
+    pub fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
     /// Where it is reached.
     pub fn url(&self) -> &WorkerUrl {
-        &self.url
+        self.host.url()
     }
 
     /// Data-parallel rank behind the URL, if ranks are told apart.
@@ -117,93 +118,123 @@ impl Worker {
         self.blockers.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether a policy may choose it at `now_ms`: as [`Self::eligible`], and as a probe of its breaker.
+    /// Whether a policy may choose it at `now_ms`: as [`Self::eligible`], and as a probe of breakers.
     pub fn admits(&self, now_ms: u64) -> bool {
         let blockers = self.blockers.load(Ordering::Relaxed);
-        blockers == 0 || (blockers == Blocker::Open as u32 && self.breaker().admits(&self.breaking, now_ms))
+        blockers == 0
+            || (blockers & !BREAKERS == 0
+                && self.breakers(blockers).into_iter().flatten().all(|circuit| circuit.admits(now_ms)))
     }
 
-    /// When its breaker opened, if that alone keeps it from being chosen and a probe may go there all the same.
+    /// When the last of its breakers opened, if nothing else keeps it from being chosen and a probe may go there all the
+    /// same.
     pub(crate) fn last_resort(&self, now_ms: u64) -> Option<u64> {
-        if self.blockers.load(Ordering::Relaxed) != Blocker::Open as u32 {
+        let blockers = self.blockers.load(Ordering::Relaxed);
+        if blockers == 0 || blockers & !BREAKERS != 0 {
             return None;
         }
-        let breaker = self.breaker();
-        breaker.admits_trickle(now_ms).then(|| breaker.opened_ms())
+        let open = self.breakers(blockers).into_iter().flatten();
+        open.map(|circuit| circuit.trickles(now_ms)).try_fold(0, |last, opened| Some(last.max(opened?)))
     }
 
-    /// State of its circuit breaker.
+    /// Its own breaker and the host's, those that keep it out.
+    fn breakers(&self, blockers: u32) -> [Option<&Circuit>; 2] {
+        let if_open = |blocker, circuit| (blockers & blocker as u32 != 0).then_some(circuit);
+        [if_open(Blocker::Open, &self.circuit), if_open(Blocker::HostOpen, &self.host.circuit)]
+    }
+
+    /// State of its circuit breaker and its host's together: the one that lets through less.
     pub fn breaker_state(&self) -> BreakerState {
-        self.breaker().state()
+        match (self.circuit.state(), self.host.circuit.state()) {
+            (BreakerState::Open, _) | (_, BreakerState::Open) => BreakerState::Open,
+            (BreakerState::HalfOpen, _) | (_, BreakerState::HalfOpen) => BreakerState::HalfOpen,
+            (BreakerState::Closed, BreakerState::Closed) => BreakerState::Closed,
+        }
     }
 
-    /// Times its circuit breaker changed to this state.
+    /// Times that its circuit breaker, or its host's, changed to this state.
     pub fn breaker_transitions(&self, to: BreakerState) -> u64 {
-        self.breaker().transitions(to)
+        self.circuit.transitions(to) + self.host.circuit.transitions(to)
     }
 
-    /// A request of this epoch was given to it; true if as a probe of its breaker.
-    pub(crate) fn sent(&self, epoch: u64, now_ms: u64) -> bool {
-        self.blocked_by(Blocker::Open) && self.breaker().sent(&self.breaking, epoch, now_ms)
+    /// A request of this epoch was given to it.
+    pub(crate) fn sent(&self, epoch: u64, now_ms: u64) -> Probe {
+        let blockers = self.blockers.load(Ordering::Relaxed);
+        if blockers & BREAKERS == 0 {
+            return Probe::default();
+        }
+        let [own, host] =
+            self.breakers(blockers).map(|circuit| circuit.is_some_and(|circuit| circuit.sent(epoch, now_ms)));
+        Probe { own, host }
     }
 
     /// It did well. Takes no lock unless the request was a probe.
-    pub(crate) fn succeeded(&self, epoch: u64, is_probe: bool) {
-        self.successes.fetch_add(1, Ordering::Relaxed);
-        if is_probe {
-            self.break_by(|breaker, settings| breaker.probe_passed(settings, epoch));
+    pub(crate) fn succeeded(&self, epoch: u64, probe: Probe) {
+        self.circuit.went_well();
+        if probe.own {
+            self.circuit.probe_passed(epoch, |is_closed| self.heed(is_closed));
+        }
+        if self.host.is_ranked() {
+            self.reached(epoch, probe);
         }
     }
 
-    /// It failed a request. A probe is asked for, which finds out sooner than more requests whether it is dead.
-    pub(crate) fn failed(&self, epoch: u64, is_probe: bool, now_ms: u64) {
-        let leg = Leg { epoch, is_probe, successes: self.successes.load(Ordering::Relaxed) };
-        self.break_by(|breaker, settings| breaker.failed(settings, leg, now_ms));
-        self.look.notify_one();
+    /// It answered that it failed. A probe is asked for, which finds out sooner than more requests whether it is dead.
+    pub(crate) fn failed(&self, epoch: u64, probe: Probe, now_ms: u64) {
+        self.circuit.failed(epoch, probe.own, now_ms, |is_closed| self.heed(is_closed));
+        if self.host.is_ranked() {
+            self.reached(epoch, probe);
+        }
+        self.host.look_now();
     }
 
-    /// A probe of its breaker is over.
-    pub(crate) fn probe_ended(&self, epoch: u64) {
-        self.breaker().probe_ended(epoch);
+    /// The connection failed: what one rank suffers by that, all ranks of its host would have.
+    pub(crate) fn broke(&self, epoch: u64, probe: Probe, now_ms: u64) {
+        if self.host.is_ranked() {
+            self.host.circuit.failed(epoch, probe.host, now_ms, |is_closed| self.host.heed(is_closed));
+            self.host.look_now();
+        } else {
+            self.failed(epoch, probe, now_ms);
+        }
+    }
+
+    /// Its host answered, which is all that the host's breaker wants to know.
+    fn reached(&self, epoch: u64, probe: Probe) {
+        self.host.circuit.went_well();
+        if probe.host {
+            self.host.circuit.probe_passed(epoch, |is_closed| self.host.heed(is_closed));
+        }
+    }
+
+    /// A probe of breakers is over.
+    pub(crate) fn probe_ended(&self, epoch: u64, probe: Probe) {
+        if probe.own {
+            self.circuit.probe_ended(epoch);
+        }
+        if probe.host {
+            self.host.circuit.probe_ended(epoch);
+        }
     }
 
     pub(crate) fn reset_breaker(&self, epoch: u64) {
-        self.break_by(|breaker, _| breaker.reset(epoch));
+        self.circuit.reset(epoch, |is_closed| self.heed(is_closed));
     }
 
     pub(crate) fn carry_breaker(&self, epoch: u64) {
-        self.break_by(|breaker, _| breaker.carry(epoch));
-    }
-
-    /// Forgets the streaks and suspicions of its health: one that is down returns with the first good probe, which is
-    /// asked for now.
-    pub(crate) fn reset_health(&self) {
-        let mut health = self.health();
-        *health = match *health {
-            Health::Up(_) => Health::Up(0),
-            Health::New | Health::Down(_) => Health::New,
-        };
-        drop(health);
-        self.unblock(Blocker::Suspect);
-        self.look.notify_one();
+        self.circuit.carry(epoch);
     }
 
     pub(crate) fn forgive(&self) {
-        self.break_by(|breaker, _| breaker.forgive());
+        self.circuit.forgive(|is_closed| self.heed(is_closed));
     }
 
-    /// Changes the breaker, and with it the blocker, under one lock.
-    fn break_by(&self, change: impl FnOnce(&mut Breaker, &BreakerSettings)) {
-        let mut breaker = self.breaker();
-        change(&mut breaker, &self.breaking);
-        match breaker.state() {
-            BreakerState::Closed => self.unblock(Blocker::Open),
-            BreakerState::Open | BreakerState::HalfOpen => self.block(Blocker::Open),
-        };
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Its breaker says whether it may be chosen.
+    fn heed(&self, is_closed: bool) {
+        if is_closed {
+            self.unblock(Blocker::Open);
+        } else {
+            self.block(Blocker::Open);
+        }
     }
 
     /// Whether this blocker is up.
@@ -221,32 +252,19 @@ impl Worker {
         self.blockers.fetch_and(!(blocker as u32), Ordering::Relaxed) & blocker as u32 != 0
     }
 
-    /// A request found its connection refused: out of rotation until a probe has looked, which is asked for now.
-    pub fn suspect(&self) {
-        if self.block(Blocker::Suspect) {
-            self.look.notify_one();
-        }
-    }
-
-    /// What it serves may have changed: a probe is asked for now, and to read the models again.
-    pub fn may_serve_others(&self) {
-        self.models_stale.store(true, Ordering::Relaxed);
-        self.look.notify_one();
-    }
-
-    /// Whether somebody said that the models may have changed, since this was asked last.
-    pub fn take_models_stale(&self) -> bool {
-        self.models_stale.swap(false, Ordering::Relaxed)
-    }
-
-    /// Resolves when a probe is asked for.
-    pub async fn look_asked(&self) {
-        self.look.notified().await;
+    /// Takes over the blockers of its host.
+    pub(crate) fn take_blockers(&self, blockers: u32) {
+        self.blockers.fetch_or(blockers, Ordering::Relaxed);
     }
 
     /// Puts a load on it that no policy chose: a request that names its worker.
     pub fn hold(self: &Arc<Self>) -> Guard {
         Guard::new(Arc::clone(self))
+    }
+
+    /// Legs in flight at its host, whatever their ranks.
+    pub(crate) fn in_flight_at_host(&self) -> u32 {
+        if self.host.is_ranked() { self.host.in_flight.load(Ordering::Relaxed) } else { self.in_flight() }
     }
 
     /// Legs in flight.
@@ -310,29 +328,12 @@ impl Worker {
 
     /// What it serves, as last read.
     pub fn models(&self) -> Arc<Models> {
-        self.models.load_full()
-    }
-
-    pub(crate) fn set_models(&self, models: Models) {
-        self.models.store(Arc::new(models));
+        self.host.models()
     }
 
     /// Engine version, if it told one.
     pub fn version(&self) -> Arc<Option<String>> {
-        self.version.load_full()
-    }
-
-    pub(crate) fn set_version(&self, version: Option<String>) {
-        self.version.store(Arc::new(version));
-    }
-
-    pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether no probe has succeeded yet.
-    pub fn never_well(&self) -> bool {
-        *self.health() == Health::New
+        self.host.version()
     }
 
     /// Whether its health alone would let it be chosen.

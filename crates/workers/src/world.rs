@@ -8,6 +8,7 @@ use forebay_policy::{Ask, Choice, Fleet, Policy, PrefixKey, Slot};
 
 use crate::frozen::Frozen;
 use crate::guard::Guard;
+use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::note::{Asked, Asker, Note};
 use crate::worker::Worker;
@@ -16,7 +17,26 @@ use crate::worker::Worker;
 pub struct World {
     pub(crate) epoch: u64,
     pub(crate) seed: u64,
+    pub(crate) hosts: Box<[Arc<Host>]>,
     pub(crate) workers: Box<[Arc<Worker>]>,
+    /// One for each host.
+    pub(crate) wholes: Box<[Arc<Worker>]>,
+    pub(crate) by_rank: Pools,
+    /// `None` if ranks are told apart nowhere: it would be the same.
+    pub(crate) by_url: Option<Pools>,
+}
+
+/// What is chosen for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum By {
+    /// A rank, where ranks are told apart: for requests that can be told theirs.
+    Rank,
+    /// A URL: whatever rank serves it is the worker's own choice.
+    Url,
+}
+
+/// The pools of one world.
+pub(crate) struct Pools {
     pub(crate) by_model: HashMap<Box<str>, Arc<Pool>>,
     /// Workers whose models cannot be read: they take any name.
     pub(crate) any: Option<Arc<Pool>>,
@@ -55,15 +75,31 @@ impl World {
         self.seed
     }
 
-    /// Every worker, in slot order.
+    /// Every worker that a request with a prompt may be given to, in slot order: ranks where they are told apart.
     pub fn workers(&self) -> &[Arc<Worker>] {
         &self.workers
     }
 
-    /// The worker of this slot, if it is on the list.
+    /// The worker of this slot, or the URL, if it is on the list.
     pub fn worker(&self, slot: Slot) -> Option<&Arc<Worker>> {
-        let at = self.workers.binary_search_by_key(&slot, |worker| worker.slot()).ok()?;
-        Some(&self.workers[at])
+        let among = |list: &'_ [Arc<Worker>]| list.binary_search_by_key(&slot, |worker| worker.slot()).ok();
+        let of_workers = among(&self.workers).map(|at| &self.workers[at]);
+        of_workers.or_else(|| among(&self.wholes).map(|at| &self.wholes[at]))
+    }
+
+    /// Every URL, in order of registration.
+    pub fn hosts(&self) -> &[Arc<Host>] {
+        &self.hosts
+    }
+
+    /// Every URL as the one worker that stands for it, in order of registration.
+    pub fn wholes(&self) -> &[Arc<Worker>] {
+        &self.wholes
+    }
+
+    /// Everybody who carries load: workers, and URLs that have ranks.
+    pub fn carriers(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.workers.iter().chain(self.wholes.iter().filter(|whole| whole.host().is_ranked()))
     }
 
     /// Whether a worker could be chosen now.
@@ -72,17 +108,30 @@ impl World {
     }
 
     /// The pool of all workers, for requests that no model decides.
-    pub fn all(&self) -> &Arc<Pool> {
-        &self.all
+    pub fn all(&self, by: By) -> &Arc<Pool> {
+        &self.by(by).all
     }
 
-    /// The pools by the name that requests give, in no order.
+    /// The pools of ranks by the name that requests give, in no order.
     pub fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
-        self.by_model.values().chain(self.any.as_ref())
+        self.by_rank.by_model.values().chain(self.by_rank.any.as_ref())
     }
 
     /// The pool for a request that names `model`, or none.
-    pub fn pool(&self, model: Option<&str>) -> Result<&Arc<Pool>, PoolError> {
+    pub fn pool(&self, by: By, model: Option<&str>) -> Result<&Arc<Pool>, PoolError> {
+        self.by(by).find(model)
+    }
+
+    fn by(&self, by: By) -> &Pools {
+        match (by, &self.by_url) {
+            (By::Url, Some(pools)) => pools,
+            (By::Rank, _) | (By::Url, None) => &self.by_rank,
+        }
+    }
+}
+
+impl Pools {
+    fn find(&self, model: Option<&str>) -> Result<&Arc<Pool>, PoolError> {
         match model {
             Some(name) => self.by_model.get(name).or(self.any.as_ref()).ok_or(self.unknown()),
             None => match &self.base {
@@ -104,7 +153,10 @@ pub struct Pool {
     pub(crate) label: u32,
     pub(crate) generation: u64,
     pub(crate) epoch: u64,
+    pub(crate) by: By,
     pub(crate) candidates: Box<[Candidate]>,
+    /// Number of each candidate by slot, as [`places_of`] gives it.
+    pub(crate) places: Box<[u32]>,
     pub(crate) policy: Arc<Policy>,
     /// The policy's number in the record.
     pub(crate) number: u32,
@@ -112,11 +164,24 @@ pub struct Pool {
     pub(crate) ledger: Option<Arc<Ledger>>,
 }
 
+/// Stands for no candidate.
+const NOBODY: u32 = u32::MAX;
+
 /// A worker as a member of a pool.
 pub(crate) struct Candidate {
     pub(crate) worker: Arc<Worker>,
     /// Times it was chosen in this epoch, over all pools.
     pub(crate) served: Arc<AtomicU64>,
+}
+
+/// The number of each candidate by slot; [`NOBODY`] for slots of no candidate. Candidates are in slot order.
+pub(crate) fn places_of(candidates: &[Candidate]) -> Box<[u32]> {
+    let slots = candidates.last().map_or(0, |last| last.worker.slot().0 as usize + 1);
+    let mut places = vec![NOBODY; slots].into_boxed_slice();
+    for (place, candidate) in (0..).zip(candidates) {
+        places[candidate.worker.slot().0 as usize] = place;
+    }
+    places
 }
 
 /// A choice with the load it put on the worker.
@@ -155,8 +220,8 @@ impl Pool {
 
     /// Times the worker was chosen in this epoch.
     pub fn served(&self, slot: Slot) -> u64 {
-        let found = self.candidates.iter().find(|candidate| candidate.worker.slot() == slot);
-        found.map_or(0, |candidate| candidate.served.load(Ordering::Relaxed))
+        let place = self.places.get(slot.0 as usize).and_then(|&place| self.candidates.get(place as usize));
+        place.map_or(0, |candidate| candidate.served.load(Ordering::Relaxed))
     }
 
     /// Chooses a worker that was not tried yet and puts the load on it, in one step.
@@ -256,8 +321,21 @@ impl Fleet for View<'_> {
             && !self.tried.contains(worker.slot())
     }
 
+    fn find(&self, slot: Slot) -> Option<usize> {
+        let place = self.pool.places.get(slot.0 as usize)?;
+        (*place != NOBODY).then_some(*place as usize)
+    }
+
+    fn rank(&self, i: usize) -> u32 {
+        self.pool.candidates[i].worker.dp_rank().unwrap_or(0)
+    }
+
     fn in_flight(&self, i: usize) -> u32 {
-        self.pool.candidates[i].worker.in_flight()
+        let worker = &self.pool.candidates[i].worker;
+        match self.pool.by {
+            By::Rank => worker.in_flight(),
+            By::Url => worker.in_flight_at_host(),
+        }
     }
 
     fn pending_tokens(&self, i: usize) -> u64 {

@@ -33,7 +33,7 @@ mod warmth;
 
 use crate::choice::{Ask, Pick, Reason};
 use crate::draws::Draw;
-use crate::fleet::{Fleet, Slot, find_slot};
+use crate::fleet::{Fleet, Slot};
 use crate::key::PrefixKey;
 use crate::settings::CacheAwareSettings;
 use cheapest::{Cheapest, Offer};
@@ -230,12 +230,10 @@ impl<'a, F: Fleet> Round<'a, F> {
     }
 
     fn offer_level(&mut self, level: &Level<'_>, own: u64) {
-        let mut from = 0;
         for slot in level.slots() {
-            let Some(index) = find_slot(self.fleet, slot, from) else {
+            let Some(index) = self.fleet.find(slot) else {
                 continue;
             };
-            from = index + 1;
             if !self.fleet.eligible(index) {
                 continue;
             }
@@ -274,7 +272,7 @@ impl<'a, F: Fleet> Round<'a, F> {
         let price = self.prompt.uncached(0) - self.prompt.uncached(held);
         let (slot, workers) = (self.fleet.slot(holder), self.eligible);
         let found = Match { prefix, holder: slot, there, elsewhere, price, workers };
-        let pending = |slot| find_slot(self.fleet, slot, 0).map_or(0, |i| self.fleet.pending_tokens(i));
+        let pending = |slot| self.fleet.find(slot).map_or(0, |i| self.fleet.pending_tokens(i));
         let crowded = crowding.is_crowded(&found, pending) && elsewhere < there;
         if crowded {
             crowding.spread(prefix, self.fleet.slot(self.elsewhere), price);
@@ -285,7 +283,7 @@ impl<'a, F: Fleet> Round<'a, F> {
     /// Looks at the holders that were too expensive to be offered.
     fn is_held_by_anybody(&self, tree: &Tree) -> bool {
         let widest = tree.levels().take_while(|level| self.is_enough(level.blocks)).last();
-        let eligible = |slot| find_slot(self.fleet, slot, 0).is_some_and(|i| self.fleet.eligible(i));
+        let eligible = |slot| self.fleet.find(slot).is_some_and(|i| self.fleet.eligible(i));
         widest.is_some_and(|level| level.slots().any(eligible))
     }
 

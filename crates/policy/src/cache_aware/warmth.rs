@@ -1,7 +1,7 @@
 //! Workers that came back or joined with an empty cache: nothing would draw a prompt that others hold to them, so they are
 //! given some. And what each worker was given lately, which decides between equals.
 
-use crate::fleet::{Fleet, Slot, find_slot};
+use crate::fleet::{Fleet, Slot};
 
 /// One prompt in so many that others hold goes to a cold worker, as long as there is one.
 const EVERY: u64 = 8;
@@ -131,7 +131,7 @@ impl Warmth {
         });
         let load = |i| (fleet.pending_tokens(i), fleet.in_flight(i));
         let idle = |i: usize| i != holder && fleet.eligible(i) && load(i) <= load(holder);
-        let eligible = |slot| find_slot(fleet, slot, 0).filter(|&i| idle(i));
+        let eligible = |slot| fleet.find(slot).filter(|&i| idle(i));
         let (cold, index) =
             self.cold.iter_mut().find_map(|cold| eligible(cold.slot).map(|index| (cold, index)))?;
         cold.left -= 1;

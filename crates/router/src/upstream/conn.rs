@@ -9,7 +9,6 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_policy::Slot;
 use forebay_workers::WorkerUrl;
 use http::{HeaderMap, Method, StatusCode};
 use http_body::SizeHint;
@@ -95,7 +94,7 @@ impl Conn {
         method: &Method,
         write_head: impl FnOnce(&mut Vec<u8>),
         body: &Bytes,
-        home: (&Arc<Idle>, Slot),
+        home: (&Arc<Idle>, u32),
     ) -> Result<Answer, ExchangeError> {
         self.head.clear();
         write_head(&mut self.head);
@@ -210,7 +209,7 @@ pub struct Upstream {
     /// Payload that came with the head.
     first: Bytes,
     /// Where the connection goes after the body, if it may carry another exchange.
-    home: Option<(Arc<Idle>, Slot)>,
+    home: Option<(Arc<Idle>, u32)>,
 }
 
 /// Why a body broke off.
@@ -298,10 +297,10 @@ impl Upstream {
     fn release_if_done(&mut self) {
         if self.decoder.is_done()
             && let Some(mut conn) = self.conn.take()
-            && let Some((idle, slot)) = self.home.take()
+            && let Some((idle, host)) = self.home.take()
         {
             conn.reused = true;
-            idle.put(slot, conn);
+            idle.put(host, conn);
         }
     }
 }

@@ -1,11 +1,9 @@
-//! Connections that wait for the next request, for each worker a stack: the one used last is the likeliest alive.
+//! Connections that wait for the next request, for each URL a stack: the one used last is the likeliest alive.
 //!
 //! Each data thread has its own, so that a connection never changes threads and the lock is never contended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use forebay_policy::Slot;
 
 use super::conn::Conn;
 
@@ -13,13 +11,13 @@ use super::conn::Conn;
 /// after 2 to 3 s, so that a request rarely meets the close.
 const KEEP: u64 = 3;
 
-/// Idle connections kept for one worker by one data thread.
+/// Idle connections kept for one URL by one data thread.
 const MOST: usize = 1024;
 
 /// The idle connections of one data thread.
 #[derive(Default)]
 pub struct Idle {
-    by_slot: Mutex<Vec<Vec<Waiting>>>,
+    by_host: Mutex<Vec<Vec<Waiting>>>,
     /// Sweeps so far: all the clock that is needed, and cheaper to read than one.
     sweeps: AtomicU64,
 }
@@ -31,10 +29,10 @@ struct Waiting {
 }
 
 impl Idle {
-    /// The most recently used connection to the worker that is still open, if any.
-    pub fn take(&self, slot: Slot) -> Option<Conn> {
-        let mut by_slot = self.lock();
-        let stack = by_slot.get_mut(slot.0 as usize)?;
+    /// The most recently used connection to the host of this number that is still open, if any.
+    pub fn take(&self, host: u32) -> Option<Conn> {
+        let mut by_host = self.lock();
+        let stack = by_host.get_mut(host as usize)?;
         while let Some(waiting) = stack.pop() {
             if waiting.conn.is_quiet() {
                 return Some(waiting.conn);
@@ -43,15 +41,15 @@ impl Idle {
         None
     }
 
-    /// Keeps a connection for the next request to the worker.
-    pub(super) fn put(&self, slot: Slot, conn: Conn) {
-        let mut by_slot = self.lock();
-        let slot = slot.0 as usize;
-        if by_slot.len() <= slot {
-            by_slot.resize_with(slot + 1, Vec::new);
+    /// Keeps a connection for the next request to the host of this number.
+    pub(super) fn put(&self, host: u32, conn: Conn) {
+        let mut by_host = self.lock();
+        let host = host as usize;
+        if by_host.len() <= host {
+            by_host.resize_with(host + 1, Vec::new);
         }
-        if by_slot[slot].len() < MOST {
-            by_slot[slot].push(Waiting { conn, since: self.sweeps.load(Ordering::Relaxed) });
+        if by_host[host].len() < MOST {
+            by_host[host].push(Waiting { conn, since: self.sweeps.load(Ordering::Relaxed) });
         }
     }
 
@@ -68,6 +66,6 @@ impl Idle {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<Waiting>>> {
-        self.by_slot.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

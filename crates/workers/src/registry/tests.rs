@@ -1,8 +1,10 @@
 use super::*;
+use crate::worker::Worker;
+
 use crate::breaker::BreakerState;
-use crate::note::Asker;
+use crate::note::{Asker, Note};
 use crate::served::ServedModel;
-use crate::world::{PoolError, Tried};
+use crate::world::{By, Pool, PoolError, Tried};
 use forebay_policy::{Ask, PolicyKind};
 use std::time::Duration;
 
@@ -17,8 +19,12 @@ const BREAKING: BreakerSettings = BreakerSettings {
 fn fleet(kind: PolicyKind, urls: &[&str]) -> (Reader, Writer, Vec<Arc<Worker>>) {
     let settings = PolicySettings { kind, ..PolicySettings::default() };
     let (reader, writer) = registry(settings, 7, HealthSettings::default(), BREAKING);
-    let workers = urls.iter().map(|url| writer.add(url.parse().unwrap(), None)).collect();
+    let workers = urls.iter().map(|url| whole(&writer.add(url.parse().unwrap()))).collect();
     (reader, writer, workers)
+}
+
+fn whole(host: &Arc<Host>) -> Arc<Worker> {
+    Arc::clone(&host.workers()[0])
 }
 
 fn model(id: &str, parent: Option<&str>, root: &str) -> ServedModel {
@@ -31,13 +37,13 @@ fn model(id: &str, parent: Option<&str>, root: &str) -> ServedModel {
 }
 
 fn serve(writer: &Writer, worker: &Arc<Worker>, models: &[ServedModel]) {
-    writer.learnt(worker, Models::Named(models.to_vec()), None);
-    writer.probed(worker, true);
+    writer.learnt(worker.host(), Models::Named(models.to_vec()), None);
+    writer.probed(worker.host(), true);
 }
 
 fn chosen(reader: &Reader, model: Option<&str>) -> Option<String> {
     let world = reader.world();
-    let selected = world.pool(model).ok()?.select(&Ask::default(), &Tried::default())?;
+    let selected = world.pool(By::Rank, model).ok()?.select(&Ask::default(), &Tried::default())?;
     Some(selected.guard.worker().name().to_owned())
 }
 
@@ -50,8 +56,8 @@ fn a_request_goes_to_a_worker_that_serves_its_model() {
         assert_eq!(chosen(&reader, Some("m")).as_deref(), Some("http://a:1"));
         assert_eq!(chosen(&reader, Some("lora")).as_deref(), Some("http://b:1"));
     }
-    assert_eq!(reader.world().pool(Some("x")).err(), Some(PoolError::UnknownModel));
-    assert_eq!(reader.world().pool(None).err(), Some(PoolError::ModelNeeded));
+    assert_eq!(reader.world().pool(By::Rank, Some("x")).err(), Some(PoolError::UnknownModel));
+    assert_eq!(reader.world().pool(By::Rank, None).err(), Some(PoolError::ModelNeeded));
 }
 
 #[test]
@@ -68,10 +74,10 @@ fn an_adapter_or_a_second_name_is_no_second_base_model() {
 #[test]
 fn a_worker_whose_models_cannot_be_read_takes_any_name() {
     let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
-    assert_eq!(reader.world().pool(Some("m")).err(), Some(PoolError::NothingKnown));
+    assert_eq!(reader.world().pool(By::Rank, Some("m")).err(), Some(PoolError::NothingKnown));
     serve(&writer, &workers[0], &[model("m", None, "/m")]);
-    writer.learnt(&workers[1], Models::Any, None);
-    writer.probed(&workers[1], true);
+    writer.learnt(workers[1].host(), Models::Any, None);
+    writer.probed(workers[1].host(), true);
     let mut names: Vec<_> = (0..2).filter_map(|_| chosen(&reader, Some("m"))).collect();
     names.sort();
     assert_eq!(names, ["http://a:1", "http://b:1"]);
@@ -85,7 +91,7 @@ fn the_load_is_up_from_the_choice_until_the_guard_falls() {
         serve(&writer, worker, &[model("m", None, "/m")]);
     }
     let world = reader.world();
-    let pool = world.pool(Some("m")).unwrap();
+    let pool = world.pool(By::Rank, Some("m")).unwrap();
     let burst: Vec<_> = (0..10).filter_map(|_| pool.select(&Ask::default(), &Tried::default())).collect();
     assert_eq!(workers.iter().map(|w| w.in_flight()).collect::<Vec<_>>(), [5, 5]);
     assert_eq!(workers.iter().map(|w| pool.served(w.slot())).sum::<u64>(), 10);
@@ -100,13 +106,13 @@ fn a_reset_gives_fresh_policies_and_leaves_loads_alone() {
         serve(&writer, worker, &[model("m", None, "/m")]);
     }
     let old = reader.world();
-    let held = old.pool(Some("m")).unwrap().select(&Ask::default(), &Tried::default()).unwrap();
+    let held = old.pool(By::Rank, Some("m")).unwrap().select(&Ask::default(), &Tried::default()).unwrap();
     let world = writer.reset(Parts::USUAL, Some(9));
     assert_eq!((world.epoch(), world.seed(), workers[0].in_flight()), (2, 9, 1));
     // The cursor starts over, and a late request of the old epoch does not move it.
-    drop(old.pool(Some("m")).unwrap().select(&Ask::default(), &Tried::default()));
+    drop(old.pool(By::Rank, Some("m")).unwrap().select(&Ask::default(), &Tried::default()));
     assert_eq!(chosen(&reader, Some("m")).as_deref(), Some("http://a:1"));
-    assert_eq!(world.pool(Some("m")).unwrap().served(workers[1].slot()), 0);
+    assert_eq!(world.pool(By::Rank, Some("m")).unwrap().served(workers[1].slot()), 0);
     drop(held);
     assert_eq!(workers[0].in_flight(), 0);
 }
@@ -115,9 +121,9 @@ fn a_reset_gives_fresh_policies_and_leaves_loads_alone() {
 fn a_worker_that_leaves_and_returns_keeps_its_place() {
     let (reader, writer, workers) =
         fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1", "http://c:1"]);
-    writer.remove(&workers[1]);
+    writer.remove(workers[1].host());
     assert_eq!(reader.world().workers().len(), 2);
-    let back = writer.add("http://b:1".parse().unwrap(), None);
+    let back = whole(&writer.add("http://b:1".parse().unwrap()));
     assert_eq!(back.slot(), workers[1].slot());
     let names: Vec<_> = reader.world().workers().iter().map(|w| w.name().to_owned()).collect();
     assert_eq!(names, ["http://a:1", "http://b:1", "http://c:1"]);
@@ -127,15 +133,15 @@ fn a_worker_that_leaves_and_returns_keeps_its_place() {
 fn a_refused_connection_takes_the_worker_out_until_a_probe_has_looked() {
     let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
     serve(&writer, &workers[0], &[model("m", None, "/m")]);
-    workers[0].suspect();
+    workers[0].host().suspect();
     assert_eq!(chosen(&reader, Some("m")), None);
-    assert!(writer.probed(&workers[0], true), "a good probe clears the suspicion");
+    assert!(writer.probed(workers[0].host(), true), "a good probe clears the suspicion");
     assert!(chosen(&reader, Some("m")).is_some());
-    workers[0].suspect();
-    assert!(!writer.probed(&workers[0], false), "a failed one confirms it at once");
+    workers[0].host().suspect();
+    assert!(!writer.probed(workers[0].host(), false), "a failed one confirms it at once");
     assert_eq!(workers[0].health_word(), "unhealthy");
-    assert!(!writer.probed(&workers[0], true));
-    assert!(writer.probed(&workers[0], true), "two good probes bring it back");
+    assert!(!writer.probed(workers[0].host(), true));
+    assert!(writer.probed(workers[0].host(), true), "two good probes bring it back");
 }
 
 /// Requests that the worker fails at `now_ms`, one by one.
@@ -155,10 +161,10 @@ fn a_worker_whose_breaker_is_open_is_passed_over_until_its_probes_succeed() {
     let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
     serve(&writer, &workers[0], &[model("m", None, "/m")]);
     let world = reader.world();
-    fail(world.pool(Some("m")).unwrap(), 3, 0);
+    fail(world.pool(By::Rank, Some("m")).unwrap(), 3, 0);
     serve(&writer, &workers[1], &[model("m", None, "/m")]);
     let world = reader.world();
-    let pool = world.pool(Some("m")).unwrap();
+    let pool = world.pool(By::Rank, Some("m")).unwrap();
     let by = |now_ms| select(pool, now_ms).map(|selected| selected.guard.worker().name().to_owned());
     assert!((0..6).all(|_| by(9_999).as_deref() == Some("http://b:1")));
     assert!(workers[0].blocked_by(Blocker::Open) && !workers[0].eligible());
@@ -175,7 +181,7 @@ fn when_all_breakers_are_open_the_one_that_opened_first_gets_a_trickle() {
         serve(&writer, worker, &[model("m", None, "/m")]);
     }
     let world = reader.world();
-    let pool = world.pool(Some("m")).unwrap();
+    let pool = world.pool(By::Rank, Some("m")).unwrap();
     fail(pool, 6, 1000);
     assert!(workers.iter().all(|worker| worker.breaker_state() == BreakerState::Open));
     let probes: Vec<_> = (0..10).filter_map(|_| select(pool, 1000)).collect();
@@ -192,7 +198,7 @@ fn a_reset_closes_breakers_and_requests_of_the_old_trial_do_not_open_them() {
     let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
     serve(&writer, &workers[0], &[model("m", None, "/m")]);
     let old = reader.world();
-    let old = old.pool(Some("m")).unwrap();
+    let old = old.pool(By::Rank, Some("m")).unwrap();
     let late: Vec<_> = (0..20).filter_map(|_| select(old, 0)).collect();
     fail(old, 3, 0);
     assert_eq!(workers[0].breaker_state(), BreakerState::Open);
@@ -209,19 +215,19 @@ fn choices_and_what_changes_policies_are_noted_in_order() {
     let (reader, writer, _) = fleet(PolicyKind::RoundRobin, &[]);
     let ledger = Arc::new(Ledger::new(1 << 20));
     writer.note_in(Arc::clone(&ledger));
-    let worker = writer.add("http://a:1".parse().unwrap(), None);
+    let worker = whole(&writer.add("http://a:1".parse().unwrap()));
     serve(&writer, &worker, &[model("m", None, "m")]);
     let world = reader.world();
     let asker = Asker { request: b"r-1", attempt: 0 };
     let ask = Ask { now_ms: 5, ..Ask::default() };
-    let selected = world.all().select_for(asker, &ask, &Tried::default()).unwrap();
-    writer.cache_holds(&worker, 100);
-    writer.forget(&worker);
+    let selected = world.all(By::Rank).select_for(asker, &ask, &Tried::default()).unwrap();
+    writer.cache_holds(worker.host(), 100);
+    writer.forget(worker.host());
     writer.reset(Parts::USUAL, Some(9));
-    let again = world.all().select_for(asker, &ask, &Tried::default()).unwrap();
+    let again = world.all(By::Rank).select_for(asker, &ask, &Tried::default()).unwrap();
     let mut tried = Tried::default();
     tried.add(worker.slot());
-    assert!(world.all().select_for(asker, &ask, &tried).is_none());
+    assert!(world.all(By::Rank).select_for(asker, &ask, &tried).is_none());
     let notes = ledger.take().unwrap();
     assert!(notes.iter().enumerate().all(|(i, (number, _))| i as u64 == *number));
     let asked: Vec<_> = notes
@@ -255,7 +261,7 @@ fn a_reset_of_the_counts_keeps_cursors_and_breakers_and_begins_an_epoch() {
         serve(&writer, worker, &[model("m", None, "/m")]);
     }
     let old = reader.world();
-    let pool = old.pool(Some("m")).unwrap();
+    let pool = old.pool(By::Rank, Some("m")).unwrap();
     assert_eq!(chosen(&reader, Some("m")).as_deref(), Some("http://a:1"));
     let late: Vec<_> = (0..9).filter_map(|_| select(pool, 0)).collect();
     assert_eq!(late.len(), 9);
@@ -264,7 +270,7 @@ fn a_reset_of_the_counts_keeps_cursors_and_breakers_and_begins_an_epoch() {
     assert_eq!(chosen(&reader, Some("m")).as_deref(), Some("http://a:1"), "the tenth turn was b's");
     late.into_iter().for_each(|selected| selected.guard.failed(1));
     assert!(workers.iter().all(|worker| worker.eligible()), "the new trial hears nothing of the old one");
-    fail(world.pool(Some("m")).unwrap(), 6, 1);
+    fail(world.pool(By::Rank, Some("m")).unwrap(), 6, 1);
     assert!(workers.iter().all(|worker| worker.breaker_state() == BreakerState::Open));
     assert_eq!(writer.reset(Parts::NONE, None).epoch(), 3);
     assert!(workers.iter().all(|worker| worker.breaker_state() == BreakerState::Open));
@@ -276,16 +282,16 @@ fn a_reset_of_the_counts_keeps_cursors_and_breakers_and_begins_an_epoch() {
 fn a_reset_of_health_takes_suspicions_and_streaks_back_and_believes_the_next_probe() {
     let (_reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
     serve(&writer, &workers[0], &[model("m", None, "/m")]);
-    workers[0].suspect();
+    workers[0].host().suspect();
     writer.reset(Parts::USUAL, None);
     assert!(!workers[0].eligible(), "health is kept unless it is named");
     writer.reset(Parts { health: true, ..Parts::NONE }, None);
     assert!(workers[0].eligible());
-    assert_eq!([(); 3].map(|()| writer.probed(&workers[0], false)), [true, true, false]);
-    assert!(!writer.probed(&workers[0], true), "one good probe of two");
+    assert_eq!([(); 3].map(|()| writer.probed(workers[0].host(), false)), [true, true, false]);
+    assert!(!writer.probed(workers[0].host(), true), "one good probe of two");
     writer.reset(Parts { health: true, ..Parts::NONE }, None);
     assert!(!workers[0].eligible());
-    assert!(writer.probed(&workers[0], true));
+    assert!(writer.probed(workers[0].host(), true));
 }
 
 #[test]
@@ -298,4 +304,95 @@ fn old_policies_are_given_out_to_be_dropped_when_no_request_holds_them() {
     drop(held);
     assert_eq!(writer.take_retired().len(), 2, "of the model and of all workers");
     assert_eq!(writer.take_retired().len(), 0);
+}
+
+/// URLs with two ranks each that serve anything.
+fn ranked(kind: PolicyKind, urls: &[&str]) -> (Reader, Writer, Vec<Arc<Host>>) {
+    let (reader, writer, wholes) = fleet(kind, urls);
+    let hosts: Vec<_> = wholes.iter().map(|whole| Arc::clone(whole.host())).collect();
+    for host in &hosts {
+        assert!(writer.ranks(host, Ranks::first(2)) && !writer.ranks(host, Ranks::first(2)));
+        writer.learnt(host, Models::Any, None);
+        writer.probed(host, true);
+    }
+    (reader, writer, hosts)
+}
+
+fn names(reader: &Reader) -> Vec<String> {
+    reader.world().workers().iter().map(|worker| worker.name().to_owned()).collect()
+}
+
+#[test]
+fn each_rank_is_a_worker_and_the_url_stays_one_for_requests_without_a_rank() {
+    let (reader, writer, hosts) = ranked(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
+    assert_eq!(names(&reader), ["http://a:1@0", "http://a:1@1", "http://b:1@0", "http://b:1@1"]);
+    let world = reader.world();
+    let by = |by| -> Vec<_> {
+        let pool = world.pool(by, Some("m")).unwrap();
+        (0..4).map(|_| select(pool, 0).unwrap().guard).collect()
+    };
+    let (ranks, urls) = (by(By::Rank), by(By::Url));
+    let chosen = |guards: &[crate::Guard]| -> Vec<String> {
+        guards.iter().map(|guard| guard.worker().name().to_owned()).collect()
+    };
+    assert_eq!(chosen(&ranks), ["http://a:1@0", "http://b:1@0", "http://a:1@1", "http://b:1@1"]);
+    assert_eq!(chosen(&urls), ["http://a:1", "http://b:1", "http://a:1", "http://b:1"]);
+    let loads: Vec<_> = world.carriers().map(|carrier| carrier.in_flight()).collect();
+    assert_eq!(loads, [1, 1, 1, 1, 2, 2]);
+    assert_eq!(world.wholes()[0].in_flight_at_host(), 4);
+    drop((ranks, urls));
+    assert!(world.carriers().all(|carrier| carrier.in_flight() == 0 && carrier.in_flight_at_host() == 0));
+    writer.remove(&hosts[0]);
+    assert_eq!(names(&reader), ["http://b:1@0", "http://b:1@1"]);
+}
+
+#[test]
+fn ranks_that_come_and_go_leave_the_others_as_they_are() {
+    let (reader, writer, hosts) = ranked(PolicyKind::RoundRobin, &["http://a:1"]);
+    let held = select(reader.world().pool(By::Rank, None).unwrap(), 0).unwrap();
+    assert!(writer.ranks(&hosts[0], Ranks::first(4)));
+    let world = reader.world();
+    assert_eq!(names(&reader), ["http://a:1@0", "http://a:1@1", "http://a:1@2", "http://a:1@3"]);
+    assert!(world.workers().iter().all(|worker| worker.eligible()), "the new ones are as well as the URL");
+    assert_eq!(world.workers()[0].in_flight(), 1);
+    assert!(writer.ranks(&hosts[0], Ranks::new(1..2)));
+    assert_eq!(names(&reader), ["http://a:1@1"]);
+    assert!(!world.workers()[0].eligible() && world.workers()[1].eligible());
+    drop(held);
+    assert_eq!(world.workers()[0].in_flight(), 0);
+    assert!(writer.ranks(&hosts[0], None));
+    assert_eq!((names(&reader), hosts[0].workers().len()), (vec!["http://a:1".to_owned()], 1));
+}
+
+#[test]
+fn health_is_of_the_url_and_so_is_the_breaker_for_connections() {
+    let (reader, writer, hosts) = ranked(PolicyKind::RoundRobin, &["http://a:1"]);
+    let world = reader.world();
+    let ranks = world.workers();
+    hosts[0].suspect();
+    assert!(ranks.iter().all(|rank| !rank.eligible() && rank.health_word() == "suspect"));
+    writer.probed(&hosts[0], true);
+    assert!(ranks.iter().all(|rank| rank.eligible()));
+    let pool = world.pool(By::Rank, None).unwrap();
+    (0..3).for_each(|_| select(pool, 0).unwrap().guard.broke(0));
+    assert!(ranks.iter().all(|rank| rank.breaker_state() == BreakerState::Open && !rank.eligible()));
+    assert!(select(pool, 9_999).is_some_and(|trickle| trickle.guard.worker().dp_rank().is_some()));
+    let held: Vec<_> = (0..8).filter_map(|_| select(pool, 10_000)).collect();
+    assert_eq!(held.len(), 2, "two probes for the URL, not for each rank");
+    held.into_iter().for_each(|selected| selected.guard.succeeded());
+    assert!(ranks.iter().all(|rank| rank.eligible()));
+}
+
+#[test]
+fn a_rank_whose_answers_fail_is_passed_over_alone() {
+    let (reader, _, _) = ranked(PolicyKind::RoundRobin, &["http://a:1"]);
+    let world = reader.world();
+    let pool = world.pool(By::Rank, None).unwrap();
+    for _ in 0..8 {
+        let guard = select(pool, 0).unwrap().guard;
+        if guard.worker().dp_rank() == Some(1) { guard.failed(0) } else { guard.succeeded() }
+    }
+    let states: Vec<_> = world.workers().iter().map(|worker| worker.breaker_state()).collect();
+    assert_eq!(states, [BreakerState::Closed, BreakerState::Open]);
+    assert_eq!(select(pool, 1).unwrap().guard.worker().dp_rank(), Some(0));
 }

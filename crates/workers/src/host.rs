@@ -1,0 +1,238 @@
+//! One URL: what all workers behind it share, because one process answers for them. Whether it may be chosen is copied into
+//! each worker when it changes, so that who chooses reads one word per worker and nothing here.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+
+use crate::breaker::BreakerSettings;
+use crate::circuit::Circuit;
+use crate::health::Health;
+use crate::ranks::Ranks;
+use crate::served::Models;
+use crate::url::WorkerUrl;
+use crate::worker::{Blocker, Worker};
+
+/// One URL and what is behind it: one worker, or one for each data-parallel rank.
+pub struct Host {
+    number: u32,
+    url: WorkerUrl,
+    /// The bits of [`Ranks`]; 0 if ranks are not told apart.
+    ranks: AtomicU64,
+    behind: Mutex<Behind>,
+    /// Hears of connections that fail, if ranks are told apart: a rank's own breaker hears of its answers.
+    pub(crate) circuit: Circuit,
+    /// Legs in flight at any of its workers, if ranks are told apart.
+    pub(crate) in_flight: AtomicU32,
+    health: Mutex<Health>,
+    models: ArcSwap<Models>,
+    version: ArcSwap<Option<String>>,
+    models_stale: AtomicBool,
+    look: Notify,
+}
+
+/// Those who read what the host says.
+struct Behind {
+    /// Blockers of the host.
+    blockers: u32,
+    workers: Vec<Weak<Worker>>,
+}
+
+impl Host {
+    pub(crate) fn new(number: u32, url: WorkerUrl, breaking: Arc<BreakerSettings>, epoch: u64) -> Self {
+        Self {
+            number,
+            url,
+            ranks: AtomicU64::new(0),
+            behind: Mutex::new(Behind { blockers: Blocker::Unhealthy as u32, workers: Vec::new() }),
+            circuit: Circuit::new(breaking, epoch),
+            in_flight: AtomicU32::new(0),
+            health: Mutex::new(Health::default()),
+            models: ArcSwap::from_pointee(Models::Unread),
+            version: ArcSwap::from_pointee(None),
+            models_stale: AtomicBool::new(false),
+            look: Notify::new(),
+        }
+    }
+
+    /// Small number of the URL, in order of registration: who keeps connections keeps them by it.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Where it is reached.
+    pub fn url(&self) -> &WorkerUrl {
+        &self.url
+    }
+
+    /// The ranks behind it, if they are told apart.
+    pub fn ranks(&self) -> Option<Ranks> {
+        Ranks::from_bits(self.ranks.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_ranks(&self, ranks: Option<Ranks>) {
+        self.ranks.store(ranks.map_or(0, Ranks::bits), Ordering::Relaxed);
+    }
+
+    /// Whether ranks are told apart.
+    pub fn is_ranked(&self) -> bool {
+        self.ranks.load(Ordering::Relaxed) != 0
+    }
+
+    /// Every worker behind it: first the one that stands for the URL as a whole, then its ranks.
+    pub fn workers(&self) -> Vec<Arc<Worker>> {
+        self.behind().workers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// From now on the worker hears what is said of the host.
+    pub(crate) fn joined_by(&self, worker: &Arc<Worker>) {
+        let mut behind = self.behind();
+        worker.take_blockers(behind.blockers);
+        behind.workers.retain(|known| known.strong_count() > 0);
+        behind.workers.push(Arc::downgrade(worker));
+    }
+
+    /// The worker is none of its own any more.
+    pub(crate) fn left_by(&self, worker: &Arc<Worker>) {
+        self.behind().workers.retain(|known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(worker)));
+    }
+
+    /// Raises a blocker for all workers behind it; true if it was down before.
+    pub(crate) fn block(&self, blocker: Blocker) -> bool {
+        let mut behind = self.behind();
+        let was_up = behind.blockers & blocker as u32 != 0;
+        behind.blockers |= blocker as u32;
+        behind.workers.iter().filter_map(Weak::upgrade).for_each(|worker| {
+            worker.block(blocker);
+        });
+        !was_up
+    }
+
+    /// Lowers a blocker for all workers behind it; true if it was up before.
+    pub(crate) fn unblock(&self, blocker: Blocker) -> bool {
+        let mut behind = self.behind();
+        let was_up = behind.blockers & blocker as u32 != 0;
+        behind.blockers &= !(blocker as u32);
+        behind.workers.iter().filter_map(Weak::upgrade).for_each(|worker| {
+            worker.unblock(blocker);
+        });
+        was_up
+    }
+
+    /// Whether this blocker of the host is up.
+    pub fn blocked_by(&self, blocker: Blocker) -> bool {
+        self.behind().blockers & blocker as u32 != 0
+    }
+
+    /// Whether probes say that it is well, and nobody has found otherwise since.
+    pub fn is_well(&self) -> bool {
+        self.behind().blockers & (Blocker::Unhealthy as u32 | Blocker::Suspect as u32) == 0
+    }
+
+    /// Its breaker says whether it may be chosen.
+    pub(crate) fn heed(&self, is_closed: bool) {
+        if is_closed {
+            self.unblock(Blocker::HostOpen);
+        } else {
+            self.block(Blocker::HostOpen);
+        }
+    }
+
+    /// A new trial begins.
+    pub(crate) fn reset_breakers(&self, epoch: u64) {
+        self.circuit.reset(epoch, |is_closed| self.heed(is_closed));
+        self.workers().iter().for_each(|worker| worker.reset_breaker(epoch));
+    }
+
+    /// A new trial begins with the breakers as they are.
+    pub(crate) fn carry_breakers(&self, epoch: u64) {
+        self.circuit.carry(epoch);
+        self.workers().iter().for_each(|worker| worker.carry_breaker(epoch));
+    }
+
+    /// Forgets the streaks and suspicions of its health: one that is down returns with the first good probe, which is
+    /// asked for now.
+    pub(crate) fn reset_health(&self) {
+        let mut health = self.health();
+        *health = match *health {
+            Health::Up(_) => Health::Up(0),
+            Health::New | Health::Down(_) => Health::New,
+        };
+        drop(health);
+        self.unblock(Blocker::Suspect);
+        self.look_now();
+    }
+
+    /// It was away and is back: another process, as far as anybody knows.
+    pub(crate) fn forgive(&self) {
+        self.circuit.forgive(|is_closed| self.heed(is_closed));
+        self.workers().iter().for_each(|worker| worker.forgive());
+    }
+
+    /// A request found its connection refused: out of rotation until a probe has looked, which is asked for now.
+    pub fn suspect(&self) {
+        if self.block(Blocker::Suspect) {
+            self.look_now();
+        }
+    }
+
+    /// A probe is asked for.
+    pub fn look_now(&self) {
+        self.look.notify_one();
+    }
+
+    /// Resolves when a probe is asked for.
+    pub async fn look_asked(&self) {
+        self.look.notified().await;
+    }
+
+    /// What it serves may have changed: a probe is asked for now, and to read the models again.
+    pub fn may_serve_others(&self) {
+        self.models_stale.store(true, Ordering::Relaxed);
+        self.look_now();
+    }
+
+    /// Whether somebody said that the models may have changed, since this was asked last.
+    pub fn take_models_stale(&self) -> bool {
+        self.models_stale.swap(false, Ordering::Relaxed)
+    }
+
+    /// What it serves, as last read.
+    pub fn models(&self) -> Arc<Models> {
+        self.models.load_full()
+    }
+
+    pub(crate) fn set_models(&self, models: Models) {
+        self.models.store(Arc::new(models));
+    }
+
+    /// Engine version, if it told one.
+    pub fn version(&self) -> Arc<Option<String>> {
+        self.version.load_full()
+    }
+
+    pub(crate) fn set_version(&self, version: Option<String>) {
+        self.version.store(Arc::new(version));
+    }
+
+    pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no probe has succeeded yet.
+    pub fn never_well(&self) -> bool {
+        *self.health() == Health::New
+    }
+
+    fn behind(&self) -> MutexGuard<'_, Behind> {
+        self.behind.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Host({} {})", self.number, self.url)
+    }
+}
