@@ -72,6 +72,80 @@ fn who_waits_too_long_is_told_and_who_leaves_gives_its_place_back() {
 }
 
 #[test]
+fn a_worker_gets_no_more_requests_at_a_time_than_it_may_and_the_others_wait_in_order() {
+    run(async {
+        let site = Site::start_with(site::workers(2), PolicyKind::CacheAware, |settings| {
+            settings.max_inflight_per_worker = 2;
+            settings.router.admission.queue = 3;
+        })
+        .await;
+        let gates = [0, 1].map(|i| site.workers[i].hold(Stage::BeforeHead));
+        let mut waiting = Vec::new();
+        for i in 0..4 {
+            waiting.push(sent(&site).await);
+            while site.in_flight(0) + site.in_flight(1) != i + 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(
+            (site.in_flight(0), site.in_flight(1)),
+            (2, 2),
+            "the cached prefix weighs less than the bound"
+        );
+        let mut queued = Vec::new();
+        for i in 0..3 {
+            let mut client = site.client().await;
+            let id = format!("late-{i}");
+            client
+                .send(&request("POST", "/v1/completions", &[("x-request-id", &id)], WHOLE.as_bytes()))
+                .await;
+            queued.push(client);
+            wait_queued(&site, i + 1).await;
+        }
+        let refused = site.client().await.post("/v1/completions", WHOLE).await;
+        assert_eq!(refused.header("x-forebay-failure"), "router_overloaded");
+        for left in (0..3).rev() {
+            gates[1].release_one();
+            wait_queued(&site, left).await;
+        }
+        drop(gates);
+        for client in waiting.iter_mut().chain(&mut queued) {
+            assert_eq!(client.answer().await.unwrap().status(), 200);
+        }
+        let requests = site.workers[1].requests_to("/v1/completions");
+        let ids = requests.iter().filter_map(|request| request.header("x-request-id"));
+        let late: Vec<_> = ids.filter(|id| id.starts_with("late-")).collect();
+        assert_eq!(late, ["late-0", "late-1", "late-2"]);
+        site.quiet().await;
+        assert_eq!(site.metric("forebay_requests_queued", &[]).await, 0);
+    });
+}
+
+#[test]
+fn who_waits_for_a_place_at_a_worker_may_leave_or_be_told_that_it_took_too_long() {
+    run(async {
+        let site = limited(|settings| {
+            settings.max_inflight_per_worker = 1;
+            settings.router.admission.queue_timeout = Duration::from_millis(50);
+        })
+        .await;
+        let gate = site.workers[0].hold(Stage::BeforeHead);
+        let mut first = sent(&site).await;
+        gate.wait_held(1).await;
+        let gone = sent(&site).await;
+        wait_queued(&site, 1).await;
+        drop(gone);
+        let late = site.client().await.post("/v1/completions", WHOLE).await;
+        assert_eq!((late.status(), late.header("x-forebay-failure").as_str()), (408, "router_queue_timeout"));
+        wait_queued(&site, 0).await;
+        drop(gate);
+        assert_eq!(first.answer().await.unwrap().status(), 200);
+        assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 200);
+        site.quiet().await;
+    });
+}
+
+#[test]
 fn a_request_may_wait_for_a_worker() {
     run(async {
         let wait = Some(Duration::from_secs(30));

@@ -76,8 +76,13 @@ impl Admission {
         }
     }
 
+    /// Longest wait in the queue.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// A place in the queue, if there is one.
-    fn wait(&self) -> Option<Waiting<'_>> {
+    pub(crate) fn wait(&self) -> Option<Waiting<'_>> {
         let take = |waiting: usize| (waiting < self.queue).then_some(waiting + 1);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
         self.gauge.inc();
@@ -86,7 +91,7 @@ impl Admission {
 }
 
 /// One more that waits, for as long as this lives.
-struct Waiting<'a>(&'a Admission);
+pub(crate) struct Waiting<'a>(&'a Admission);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::failure::Failure;
 use crate::headers::Written;
 use crate::leg::Leg;
+use crate::line::InLine;
 use crate::metrics::RouterMetrics;
 use crate::outcome::{Outcome, Verdict};
 use crate::retry::{Again, asks_for_patience};
@@ -25,6 +26,13 @@ pub(crate) struct Forwarded {
     pub leg: Leg,
     /// What was chosen, unless the request named its worker.
     pub chosen: Option<Chosen>,
+}
+
+/// How far a request has come, told as it goes.
+pub(crate) struct Progress<'a, 'q> {
+    pub attempts: &'a mut Attempts,
+    /// Its place among those who wait for a worker; given up with the first choice.
+    pub line: &'a mut Option<InLine<'q>>,
 }
 
 /// A choice, and whose it was.
@@ -82,15 +90,22 @@ impl Forward<'_> {
         &self,
         pool: &Pool,
         asked: &Asked,
-        attempts: &mut Attempts,
+        progress: Progress<'_, '_>,
     ) -> Result<Forwarded, Failure> {
-        self.shard.budget.earn();
+        let Progress { attempts, line } = progress;
+        if line.is_none() {
+            self.shard.budget.earn();
+            if pool.bound().is_some_and(|places| places.is_awaited(pool.label())) {
+                return Err(Failure::Overloaded);
+            }
+        }
         let mut course = Course::default();
         loop {
             let Some(Selected { guard, choice, .. }) = self.next(pool, asked, &mut course).await else {
                 return course.last_resort(pool);
             };
             note(guard.worker(), &choice);
+            *line = None;
             *attempts = Attempts { count: attempts.count + 1, last: Some(choice) };
             match self.attempt().with(guard.worker(), asked).await {
                 Ok(answer) => {
@@ -284,6 +299,7 @@ impl Course {
         }
         match self.failure {
             Some(failure) if failure.outcome() != Outcome::WorkerUnreachable => Err(failure),
+            _ if pool.is_full(&self.tried, self.chosen_ms) => Err(Failure::Overloaded),
             _ => Err(exhausted(pool, u64::from(self.attempts.saturating_sub(1)))),
         }
     }

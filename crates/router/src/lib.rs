@@ -3,6 +3,7 @@
 //! - [`router`]: the path itself, on one screen.
 //! - [`route`]: what a method and a path are.
 //! - `admission`: how many at once, and who waits.
+//! - `line`: who waits for a place at a worker.
 //! - [`authority`]: who may do what changes something.
 //! - [`classify`]: the body read, what must not pass taken out, the keys that policies choose by.
 //! - [`forward`]: a choice with its load, and another one if that failed.
@@ -36,6 +37,7 @@ mod fanout;
 mod forward;
 mod headers;
 mod leg;
+mod line;
 mod lines;
 pub mod metrics;
 pub mod outcome;

@@ -20,8 +20,9 @@ use crate::classify::{self, Asked, Classifier};
 use crate::clock;
 use crate::failure::{Failure, Stage};
 use crate::fanout::Order;
-use crate::forward::{Chosen, Forward, Forwarded};
+use crate::forward::{Chosen, Forward, Forwarded, Progress};
 use crate::headers::{self, REQUEST_ID, Written};
+use crate::line::InLine;
 use crate::metrics::RouterMetrics;
 use crate::outcome::Outcome;
 use crate::own;
@@ -160,39 +161,50 @@ impl Router {
 
     /// One request to one worker. (A prefill/decode pair will take its own way from the pool on.)
     async fn forward(&self, shard: &Arc<Shard>, mut call: Call, body: Incoming) -> Response<ResponseBody> {
-        match self.admission.enter().await {
-            Ok(permit) => {
-                call.waited = permit.as_ref().is_some_and(|permit| permit.waited);
-                call.record.permit = permit;
+        let times = &self.settings.times;
+        let deadline = times.request.and_then(|limit| call.record.account.started.checked_add(limit));
+        match within(deadline, self.find_answer(shard, &mut call, body)).await {
+            Ok(forwarded) => {
+                let patience = Patience::new(times.stream_idle, deadline);
+                call.relayed(forwarded, patience, self.settings.expose_routing_headers)
             }
-            Err(failure) => return call.answered(Err(failure)),
+            Err(failure) => call.answered(Err(failure)),
         }
-        let asked = match self.classify(&mut call, body).await {
-            Ok(asked) => asked,
-            Err(failure) => return call.answered(Err(failure)),
-        };
+    }
+
+    /// The head of a worker's answer, however often and however long it has to be waited for.
+    async fn find_answer(
+        &self,
+        shard: &Arc<Shard>,
+        call: &mut Call,
+        body: Incoming,
+    ) -> Result<Forwarded, Failure> {
+        let permit = self.admission.enter().await?;
+        call.waited = permit.as_ref().is_some_and(|permit| permit.waited);
+        call.record.permit = permit;
+        let asked = self.classify(call, body).await?;
+        let mut line = None;
         loop {
-            let failure = match self.to_worker(shard, &mut call, &asked).await {
-                Ok((forwarded, patience)) => {
-                    return call.relayed(forwarded, patience, self.settings.expose_routing_headers);
+            // The waits are boxed, since they are rare and would make every request's future larger.
+            match self.to_worker(shard, call, &asked, &mut line).await {
+                Err(failure @ Failure::PoolExhausted { .. }) => {
+                    line = None;
+                    Box::pin(self.worker_came(call)).await.ok_or(failure)?;
                 }
-                Err(failure) => failure,
-            };
-            let may_wait = matches!(failure, Failure::PoolExhausted { .. });
-            // Boxed, since it is rare and would make every request's future larger.
-            if !may_wait || !Box::pin(self.worker_came(&mut call)).await {
-                return call.answered(Err(failure));
+                Err(Failure::Overloaded) => Box::pin(self.place_came(call, &asked, &mut line)).await?,
+                found => return found,
             }
         }
     }
 
-    /// To any worker of the pool that serves what is asked for.
+    /// To any worker of the pool that serves what is asked for. Leaves the line for a place when there is one.
     async fn to_worker(
         &self,
         shard: &Arc<Shard>,
         call: &mut Call,
         asked: &Asked,
-    ) -> Result<(Forwarded, Patience), Failure> {
+        line: &mut Option<InLine<'_>>,
+    ) -> Result<Forwarded, Failure> {
         let Call { record, parts, made_id, route, waited, .. } = call;
         let started = record.account.started;
         let (pool, attempts) = record.pick_pool(|world| pick_pool(world, route, asked))?;
@@ -202,26 +214,41 @@ impl Router {
         let now_ms = if *waited { clock::now_ms() } else { clock::millis(started) };
         let forward =
             Forward { shard, settings: &self.settings, metrics: self.metrics(), head: &head, now_ms };
-        let times = &self.settings.times;
-        let deadline = times.request.and_then(|limit| started.checked_add(limit));
-        let forwarded = within(deadline, forward.to_any_of(pool, asked, attempts)).await?;
-        Ok((forwarded, Patience::new(times.stream_idle, deadline)))
+        forward.to_any_of(pool, asked, Progress { attempts, line }).await
     }
 
-    /// Waits until a worker is well; false if none is in time. The request goes on in the world as it is then.
-    async fn worker_came(&self, call: &mut Call) -> bool {
+    /// Waits until a worker is well, as long as it may. The request goes on in the world as it is then.
+    async fn worker_came(&self, call: &mut Call) -> Option<()> {
         let limit = self.settings.admission.no_worker_wait;
-        let Some(deadline) = limit.and_then(|limit| call.record.account.started.checked_add(limit)) else {
-            return false;
-        };
+        let deadline = limit.and_then(|limit| call.record.account.started.checked_add(limit))?;
         let came = async {
             // A worker may be well and yet refuse: it is not asked in a tight loop.
             tokio::time::sleep(ASK_AGAIN).await;
             self.reader.wait_for(|world| world.workers().iter().any(|worker| worker.is_well())).await
         };
-        let Ok(world) = timeout_at(deadline.into(), came).await else { return false };
+        let world = timeout_at(deadline.into(), came).await.ok()?;
         (call.record.account.world, call.waited) = (world, true);
-        true
+        Some(())
+    }
+
+    /// Waits in line until a worker of the pool may have a place. Who has just come to the end of the line looks once
+    /// more: a place may have come free meanwhile.
+    async fn place_came<'a>(
+        &'a self,
+        call: &mut Call,
+        asked: &Asked,
+        line: &mut Option<InLine<'a>>,
+    ) -> Result<(), Failure> {
+        match line {
+            Some(line) => line.called().await?,
+            None => {
+                let pool = pick_pool(&call.record.account.world, &call.route, asked)?;
+                let places = pool.bound().ok_or(Failure::Overloaded)?;
+                *line = Some(InLine::join(&self.admission, places, pool.label())?);
+            }
+        }
+        (call.record.account.world, call.waited) = (self.reader.world(), true);
+        Ok(())
     }
 
     /// Reads the body, and what it asks for.

@@ -48,6 +48,9 @@ impl App {
             settings.health.clone(),
             settings.breaker.clone(),
         );
+        if settings.max_inflight_per_worker > 0 {
+            writer.bound(settings.max_inflight_per_worker);
+        }
         let auditor = Arc::new(Auditor::default());
         let metrics =
             Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;

@@ -117,6 +117,11 @@ pub struct Flags {
     /// got everything; 0 is no limit [default: 0]
     #[arg(long, value_name = "N", help_heading = "Admission")]
     pub max_concurrent_requests: Option<Given>,
+    /// Requests that are in flight at one worker at most; 0 is no limit. When each worker has as many, requests wait for
+    /// a place, as many and as long as the next two say: a shorter queue in the worker, and a choice that is made later
+    /// [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Admission")]
+    pub max_inflight_per_worker: Option<Given>,
     /// Requests that may wait for a place, first come, first served; one more is answered with 429 [default: 100]
     #[arg(long, value_name = "N", help_heading = "Admission")]
     pub queue_size: Option<Given>,

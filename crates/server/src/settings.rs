@@ -40,6 +40,8 @@ pub struct Settings {
     pub health: HealthSettings,
     /// Longest wait for the head of a request, and of a kept connection for the next one.
     pub client_header: Duration,
+    /// Requests in flight at one worker at most; 0 is no limit.
+    pub max_inflight_per_worker: u32,
     /// How the process ends.
     pub drain: DrainSettings,
     /// Whether the end of stdin is taken as a SIGTERM.
@@ -132,6 +134,7 @@ impl Default for Settings {
             seed: 0,
             health: HealthSettings::default(),
             client_header: Duration::from_secs(60),
+            max_inflight_per_worker: 0,
             drain: DrainSettings::default(),
             end_with_stdin: false,
             breaker: BreakerSettings::default(),

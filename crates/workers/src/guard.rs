@@ -90,6 +90,9 @@ impl Drop for Guard {
         if self.at_host {
             self.worker.host().in_flight.fetch_sub(1, Ordering::Relaxed);
         }
+        if let Some(places) = &self.worker.bound {
+            places.freed();
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! - [`guard`]: the load of one leg, which comes down by drop and in no other way.
 //! - [`breaker`]: verdicts on answers in, may it be chosen out.
 //! - `circuit`: a breaker behind its lock.
+//! - [`places`]: how many legs a worker may have, and who waits for a place.
 //! - `pending`: what a worker has yet to prefill, and how fast it is.
 //! - [`prediction`]: what was predicted of its prefix cache, and what it said about it.
 //! - [`health`]: probe results in, state out.
@@ -33,6 +34,7 @@ pub mod host;
 pub mod ledger;
 pub mod note;
 mod pending;
+pub mod places;
 pub mod prediction;
 pub mod ranks;
 pub mod registry;
@@ -50,6 +52,7 @@ pub use health::HealthSettings;
 pub use host::Host;
 pub use ledger::Ledger;
 pub use note::{Asker, Note};
+pub use places::{Places, Ticket};
 pub use prediction::{Checked, Predictions};
 pub use ranks::Ranks;
 pub use registry::{Reader, Writer, registry};

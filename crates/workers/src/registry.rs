@@ -10,6 +10,7 @@ use crate::breaker::BreakerSettings;
 use crate::health::HealthSettings;
 use crate::host::Host;
 use crate::ledger::Ledger;
+use crate::places::Places;
 use crate::ranks::Ranks;
 use crate::served::Models;
 use crate::state::{Parts, State};
@@ -93,6 +94,11 @@ impl Writer {
         self.change(|state| state.set_ranks(host, ranks))
     }
 
+    /// Bounds the legs in flight at each worker that is registered from now on.
+    pub fn bound(&self, most: u32) {
+        self.change(|state| state.bound = Some(Arc::new(Places::new(most))));
+    }
+
     /// Takes the result of a health probe. True if the URL is in rotation after it.
     pub fn probed(&self, host: &Arc<Host>, good: bool) -> bool {
         let settings = self.state().health.clone();
@@ -119,7 +125,7 @@ impl Writer {
             host.forgive();
         }
         if changed || cleared {
-            self.0.changes.send_modify(|n| *n += 1);
+            self.changed();
         }
         up
     }
@@ -176,8 +182,18 @@ impl Writer {
         let result = change(&mut state);
         let world = state.build();
         self.0.world.store(Arc::new(world));
-        self.0.changes.send_modify(|n| *n += 1);
+        drop(state);
+        self.changed();
         result
+    }
+
+    /// Whoever waits for another view looks at it.
+    fn changed(&self) {
+        self.0.changes.send_modify(|n| *n += 1);
+        let bound = self.state().bound.clone();
+        if let Some(places) = bound {
+            places.call_all();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

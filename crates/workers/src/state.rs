@@ -11,6 +11,7 @@ use crate::health::HealthSettings;
 use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::note::{Note, PolicyMade};
+use crate::places::Places;
 use crate::ranks::Ranks;
 use crate::served::{Catalogue, Models};
 use crate::url::WorkerUrl;
@@ -41,6 +42,8 @@ pub(crate) struct State {
     policies_made: u32,
     /// Where choices and what changes policies are noted, if they are.
     ledger: Option<Arc<Ledger>>,
+    /// How many legs a worker may have, if there is a bound.
+    pub(crate) bound: Option<Arc<Places>>,
 }
 
 /// A policy and its number in the record.
@@ -109,6 +112,7 @@ impl State {
             retired: Vec::new(),
             policies_made: 0,
             ledger: None,
+            bound: None,
         }
     }
 
@@ -161,7 +165,9 @@ impl State {
     /// A new worker behind the host.
     fn worker(&mut self, host: &Arc<Host>, dp_rank: Option<u32>) -> Arc<Worker> {
         let slot = Slot(place(&mut self.slots, &(host.number(), dp_rank)));
-        let worker = Arc::new(Worker::new(slot, host, dp_rank, (Arc::clone(&self.breaking), self.epoch)));
+        let mut worker = Worker::new(slot, host, dp_rank, (Arc::clone(&self.breaking), self.epoch));
+        worker.bound.clone_from(&self.bound);
+        let worker = Arc::new(worker);
         worker.pace.reset(self.epoch);
         host.joined_by(&worker);
         self.note(|| Note::Added { slot, name: worker.name().into() });
@@ -298,8 +304,21 @@ impl State {
             .map(|worker| Candidate { served: Arc::clone(served.entry(worker.slot()).or_default()), worker })
             .collect();
         let places = places_of(&candidates);
-        let (generation, epoch, ledger) = (self.generation, self.epoch, self.ledger.clone());
-        Arc::new(Pool { model, label, generation, epoch, by, candidates, places, policy, number, ledger })
+        let (generation, epoch) = (self.generation, self.epoch);
+        let (ledger, bound) = (self.ledger.clone(), self.bound.clone());
+        Arc::new(Pool {
+            model,
+            label,
+            generation,
+            epoch,
+            by,
+            candidates,
+            places,
+            policy,
+            number,
+            ledger,
+            bound,
+        })
     }
 
     /// The policy of a pool in this epoch.

@@ -10,6 +10,7 @@ use crate::circuit::Circuit;
 use crate::guard::Guard;
 use crate::host::Host;
 use crate::pending::{Pace, Pending, Share};
+use crate::places::Places;
 use crate::prediction::Predictions;
 use crate::served::Models;
 use crate::url::WorkerUrl;
@@ -50,6 +51,8 @@ pub struct Worker {
     cache_tokens: AtomicU64,
     predictions: Predictions,
     circuit: Circuit,
+    /// Told when a leg ends, if there is a bound on them.
+    pub(crate) bound: Option<Arc<Places>>,
 }
 
 /// Which breakers a request is a probe of.
@@ -85,6 +88,7 @@ impl Worker {
             cache_tokens: AtomicU64::new(0),
             predictions: Predictions::default(),
             circuit: Circuit::new(breaking, epoch),
+            bound: None,
         }
     }
 

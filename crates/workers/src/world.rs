@@ -11,6 +11,7 @@ use crate::guard::Guard;
 use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::note::{Asked, Asker, Note};
+use crate::places::Places;
 use crate::worker::Worker;
 
 /// One epoch's view of the fleet. A request keeps the one it was admitted under.
@@ -162,6 +163,8 @@ pub struct Pool {
     pub(crate) number: u32,
     /// Where choices are noted, if they are.
     pub(crate) ledger: Option<Arc<Ledger>>,
+    /// How many legs a worker may have, if there is a bound.
+    pub(crate) bound: Option<Arc<Places>>,
 }
 
 /// Stands for no candidate.
@@ -218,6 +221,19 @@ impl Pool {
         &self.policy
     }
 
+    /// The bound on the legs of a worker, and who waits, if there is one.
+    pub fn bound(&self) -> Option<&Arc<Places>> {
+        self.bound.as_ref()
+    }
+
+    /// Whether a worker that was not tried could be chosen if it had a place.
+    pub fn is_full(&self, tried: &Tried, now_ms: u64) -> bool {
+        let fits = |worker: &Worker| !tried.contains(worker.slot()) && worker.admits(now_ms);
+        self.bound.as_ref().is_some_and(|places| {
+            self.workers().any(|worker| worker.in_flight() >= places.most() && fits(worker))
+        })
+    }
+
     /// Times the worker was chosen in this epoch.
     pub fn served(&self, slot: Slot) -> u64 {
         let place = self.places.get(slot.0 as usize).and_then(|&place| self.candidates.get(place as usize));
@@ -231,7 +247,8 @@ impl Pool {
 
     /// The same, for a request that the record of decisions names.
     pub fn select_for(&self, asker: Asker<'_>, ask: &Ask<'_>, tried: &Tried) -> Selection {
-        let view = View { pool: self, tried, now_ms: ask.now_ms, only: None };
+        let most = self.bound.as_ref().map_or(u32::MAX, |places| places.most());
+        let view = View { pool: self, tried, now_ms: ask.now_ms, most, only: None };
         self.select_from(ask, &view, asker).or_else(|| {
             // Every breaker is open: the least bad worker is asked now and then, so that this ends with its cause.
             let only = Some(self.least_bad(tried, ask.now_ms)?);
@@ -298,6 +315,8 @@ struct View<'a> {
     pool: &'a Pool,
     tried: &'a Tried,
     now_ms: u64,
+    /// Most legs of a worker.
+    most: u32,
     /// Nobody but this one, whatever its breaker says.
     only: Option<usize>,
 }
@@ -319,6 +338,7 @@ impl Fleet for View<'_> {
         let worker = &self.pool.candidates[i].worker;
         self.only.map_or_else(|| worker.admits(self.now_ms), |only| only == i)
             && !self.tried.contains(worker.slot())
+            && (self.most == u32::MAX || worker.in_flight() < self.most)
     }
 
     fn find(&self, slot: Slot) -> Option<usize> {

@@ -66,6 +66,7 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("health-failure-threshold", "0", "a number of probes from 1 to 4294967295"),
         ("health-success-threshold", "0", "a number of probes from 1 to 4294967295"),
         ("max-concurrent-requests", "-1", "a number of requests from 0 to 1000000"),
+        ("max-inflight-per-worker", "-1", "a number of requests from 0 to 4294967295"),
         ("queue-size", "1000001", "a number of requests from 0 to 1000000"),
         ("queue-timeout-secs", "0", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("no-worker-wait-secs", "-1", "a number of seconds from 0 (off) to 31536000 (a year)"),
