@@ -11,6 +11,14 @@ use forebay_policy::{Ask, Fleet, Policy, PolicySettings, PrefixKey, Slot};
 const REQUESTS: u64 = 400_000;
 const ROUNDS: usize = 7;
 
+/// The allocator that is shipped.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Prompts that fill a tree of the default size, so that what is measured is how it goes on for good: each new prompt
+/// takes the place of an old one, and no memory is touched for the first time.
+const FILL: u64 = 110_000;
+
 struct Four;
 
 impl Fleet for Four {
@@ -89,9 +97,20 @@ fn work(policy: &Policy, thread: u64) -> Duration {
     choosing
 }
 
+/// A policy with a full tree.
+fn full() -> Policy {
+    let policy = Policy::new(&PolicySettings::default(), 1);
+    let (mut body, mut scratch, mut key) = (Body::new(), Scratch::default(), PrefixKey::new());
+    for i in 0..FILL {
+        body.number(50_000_000 + i);
+        request(&body.0, &mut scratch, &mut key, &policy);
+    }
+    policy
+}
+
 /// Seconds that so many threads take, and the share of them spent in choices.
 fn run(threads: u64) -> (f64, f64) {
-    let policy = Policy::new(&PolicySettings::default(), 1);
+    let policy = full();
     let barrier = Barrier::new(threads as usize + 1);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)

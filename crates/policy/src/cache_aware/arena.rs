@@ -11,6 +11,7 @@ pub(super) const UNLISTED: u32 = u32::MAX - 1;
 /// A run of chain hashes that the same workers hold. One cache line: a descent that matches the whole run
 /// reads nothing else.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Node {
     /// `run[0]`, which the index finds the node by.
     pub(super) first: u64,
@@ -37,6 +38,20 @@ impl Node {
     /// Bytes on the heap, the allocator's included.
     pub(super) fn heap_bytes(&self) -> usize {
         run_bytes(self.run.len()) + self.holders.heap_bytes()
+    }
+
+    /// How many hashes the run and `key` have in common, at least one. Equal at one place means equal before it.
+    pub(super) fn common(&self, key: &[u64]) -> usize {
+        let (mut low, mut high) = (1, self.run.len().min(key.len()));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.run[middle] == key[middle] {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
     }
 
     /// A node in use has a run; a free one does not.

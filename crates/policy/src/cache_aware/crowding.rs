@@ -20,7 +20,6 @@ const SLOTS: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Crowding {
     places: Box<[Place]>,
-    choices: u64,
     /// Tokens of work that each slot was ever given. Less what is pending there it is what the worker has done.
     given: Vec<u64>,
 }
@@ -51,11 +50,13 @@ pub(super) struct Match {
     pub(super) price: u64,
     /// Eligible workers.
     pub(super) workers: usize,
+    /// Choices before this one.
+    pub(super) choice: u64,
 }
 
 impl Crowding {
     pub(super) fn new() -> Self {
-        Self { places: vec![Place::default(); PLACES].into(), choices: 0, given: Vec::new() }
+        Self { places: vec![Place::default(); PLACES].into(), given: Vec::new() }
     }
 
     /// Bytes on the heap.
@@ -63,9 +64,8 @@ impl Crowding {
         size_of_val(&*self.places) + self.given.capacity() * size_of::<u64>()
     }
 
-    /// A choice was made: `slot` has so many more tokens to compute.
+    /// `slot` has so many more tokens to compute.
     pub(super) fn given(&mut self, slot: Slot, tokens: u64) {
-        self.choices += 1;
         let at = slot.0 as usize;
         if at < SLOTS {
             if self.given.len() <= at {
@@ -81,25 +81,31 @@ impl Crowding {
         if place.prefix != found.prefix {
             let done = self.given.get(found.holder.0 as usize).copied().unwrap_or(0);
             *place =
-                Place { prefix: found.prefix, excess: 0, choice: self.choices, slot: found.holder, done };
+                Place { prefix: found.prefix, excess: 0, choice: found.choice, slot: found.holder, done };
         }
         let memory = MEMORY * found.workers as u64;
-        let gone = (self.choices - place.choice).min(memory);
+        let gone = (found.choice - place.choice).min(memory);
         place.excess -= (u128::from(place.excess) * u128::from(gone) / u128::from(memory.max(1))) as u64;
-        place.choice = self.choices;
+        if place.excess > 0 {
+            place.choice = found.choice;
+        }
         // Who waits for the prefix itself would wait as long for it elsewhere.
         let given = self.given.get(place.slot.0 as usize).copied().unwrap_or(u64::MAX);
         if given.saturating_sub(pending(place.slot)) >= place.done {
-            place.excess = (place.excess + found.there).saturating_sub(found.elsewhere);
+            let excess = (place.excess + found.there).saturating_sub(found.elsewhere);
+            if excess != place.excess {
+                (place.excess, place.choice) = (excess, found.choice);
+            }
         }
         place.excess > PATIENCE * found.price
     }
 
-    /// The prefix will be computed at `slot` too.
-    pub(super) fn spread(&mut self, prefix: u64, slot: Slot, price: u64) {
+    /// The prefix that was found will be computed at `slot` too.
+    pub(super) fn spread(&mut self, found: &Match, slot: Slot) {
+        let Match { prefix, price, choice, .. } = *found;
         let place = &mut self.places[prefix as usize % PLACES];
         let given = self.given.get(slot.0 as usize).copied().unwrap_or(0);
-        *place = Place { prefix, excess: 0, choice: self.choices, slot, done: given + price };
+        *place = Place { prefix, excess: 0, choice, slot, done: given + price };
     }
 }
 
@@ -110,15 +116,14 @@ mod tests {
     const HOLDER: Slot = Slot(1);
 
     fn found(there: u64, elsewhere: u64) -> Match {
-        Match { prefix: 77, holder: HOLDER, there, elsewhere, price: 1000, workers: 4 }
+        Match { prefix: 77, holder: HOLDER, there, elsewhere, price: 1000, workers: 4, choice: 0 }
     }
 
     /// Looks at the same match so many times in a row; gives when it was crowded first.
     fn looks(crowding: &mut Crowding, found: &Match, pending: u64, times: usize) -> Option<usize> {
-        (0..times).find(|_| {
-            let crowded = crowding.is_crowded(found, |_| pending);
-            crowding.given(HOLDER, 0);
-            crowded
+        (0..times).find(|look| {
+            let found = Match { choice: found.choice + *look as u64, ..*found };
+            crowding.is_crowded(&found, |_| pending)
         })
     }
 
@@ -126,16 +131,17 @@ mod tests {
     fn a_queue_that_stays_longer_than_another_is_a_crowd() {
         let mut crowding = Crowding::new();
         assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 20), Some(8));
-        crowding.spread(77, Slot(2), 1000);
+        crowding.spread(&found(1500, 1000), Slot(2));
         assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 4), None);
     }
 
     #[test]
     fn queues_that_are_longer_now_and_shorter_then_are_none() {
         let mut crowding = Crowding::new();
-        for _ in 0..1000 {
-            assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 1), None);
-            assert_eq!(looks(&mut crowding, &found(300, 1000), 0, 1), None);
+        for round in 0..1000 {
+            let at = |found: Match, choice| Match { choice, ..found };
+            assert_eq!(looks(&mut crowding, &at(found(1500, 1000), 2 * round), 0, 1), None);
+            assert_eq!(looks(&mut crowding, &at(found(300, 1000), 2 * round + 1), 0, 1), None);
         }
     }
 
@@ -151,9 +157,9 @@ mod tests {
     #[test]
     fn a_prefix_that_is_seldom_asked_for_is_none() {
         let mut crowding = Crowding::new();
-        for _ in 0..200 {
-            assert_eq!(looks(&mut crowding, &found(1900, 1000), 0, 1), None);
-            (0..120).for_each(|_| crowding.given(Slot(0), 10));
+        for round in 0..200 {
+            let found = Match { choice: 121 * round, ..found(1900, 1000) };
+            assert_eq!(looks(&mut crowding, &found, 0, 1), None);
         }
     }
 

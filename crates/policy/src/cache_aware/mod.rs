@@ -54,9 +54,12 @@ const GRAIN: u64 = 4;
 const NO_PROMPT: &PrefixKey = &PrefixKey::new();
 
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct CacheAware {
-    settings: CacheAwareSettings,
+    /// Choices made.
+    choices: u64,
     tree: Tree,
+    settings: CacheAwareSettings,
     crowding: Crowding,
     warmth: Warmth,
 }
@@ -66,15 +69,15 @@ impl CacheAware {
         let crowding = Crowding::new();
         let bound = usize::try_from(settings.max_tree_size).unwrap_or(usize::MAX) - crowding.heap_bytes();
         let tree = Tree::new(bound, settings.eviction_interval_secs);
-        Self { settings: settings.clone(), tree, crowding, warmth: Warmth::default() }
+        Self { choices: 0, tree, settings: settings.clone(), crowding, warmth: Warmth::default() }
     }
 
     /// The cheapest candidate, which becomes a holder. `ask.tokens` must be given.
     pub(crate) fn pick<F: Fleet>(&mut self, ask: &Ask<'_>, fleet: &F, draw: &mut Draw) -> Option<Pick> {
         let key = ask.prefix.unwrap_or(NO_PROMPT);
         let prompt = Prompt { key, tokens: ask.tokens.unwrap_or(0) };
-        self.warmth.look(fleet);
-        let mut round = Round::new(&self.settings, prompt, fleet, (draw, &self.warmth))?;
+        self.warmth.look(fleet, self.choices);
+        let mut round = Round::new(&self.settings, prompt, fleet, (draw, &self.warmth, self.choices))?;
         self.tree.descend(key.blocks(), ask.now_ms);
         if round.eligible > 1 {
             round.offer_holders(&self.tree);
@@ -82,7 +85,7 @@ impl CacheAware {
         let eligible = round.eligible;
         let (mut index, mut reason) = round.end(&self.tree, &mut self.crowding)?;
         if reason == Reason::PrefixHit
-            && let Some(cold) = self.warmth.wants(fleet, index, eligible)
+            && let Some(cold) = self.warmth.wants(fleet, (index, eligible), self.choices)
         {
             (index, reason) = (cold, Reason::SpillLoad);
         }
@@ -92,7 +95,8 @@ impl CacheAware {
             self.tree.record(key.blocks(), slot, prompt.blocks(fleet.cache_tokens(index)));
         }
         self.crowding.given(slot, prompt.uncached(held));
-        self.warmth.chose(slot, prompt.uncached(held), eligible);
+        self.warmth.chose(slot, prompt.uncached(held), eligible, self.choices);
+        self.choices += 1;
         Some(Pick {
             index,
             reason,
@@ -105,7 +109,7 @@ impl CacheAware {
 
     pub(crate) fn forget(&mut self, slot: Slot) {
         self.tree.forget(slot);
-        self.warmth.forget(slot);
+        self.warmth.forget(slot, self.choices);
     }
 
     pub(crate) fn resident_bytes(&self) -> u64 {
@@ -143,6 +147,8 @@ struct Round<'a, F> {
     fleet: &'a F,
     draw: &'a mut Draw,
     warmth: &'a Warmth,
+    /// Choices before this one.
+    choice: u64,
     eligible: usize,
     /// Fewest requests in flight.
     lowest: u32,
@@ -161,7 +167,7 @@ impl<'a, F: Fleet> Round<'a, F> {
         settings: &'a CacheAwareSettings,
         prompt: Prompt<'a>,
         fleet: &'a F,
-        (draw, warmth): (&'a mut Draw, &'a Warmth),
+        (draw, warmth, choice): (&'a mut Draw, &'a Warmth, u64),
     ) -> Option<Self> {
         let mut round = Self {
             settings,
@@ -169,6 +175,7 @@ impl<'a, F: Fleet> Round<'a, F> {
             fleet,
             draw,
             warmth,
+            choice,
             eligible: 0,
             lowest: u32::MAX,
             least: u64::MAX,
@@ -271,11 +278,11 @@ impl<'a, F: Fleet> Round<'a, F> {
         let (there, elsewhere) = (self.there(holder).1, self.there(self.elsewhere).1);
         let price = self.prompt.uncached(0) - self.prompt.uncached(held);
         let (slot, workers) = (self.fleet.slot(holder), self.eligible);
-        let found = Match { prefix, holder: slot, there, elsewhere, price, workers };
+        let found = Match { prefix, holder: slot, there, elsewhere, price, workers, choice: self.choice };
         let pending = |slot| self.fleet.find(slot).map_or(0, |i| self.fleet.pending_tokens(i));
         let crowded = crowding.is_crowded(&found, pending) && elsewhere < there;
         if crowded {
-            crowding.spread(prefix, self.fleet.slot(self.elsewhere), price);
+            crowding.spread(&found, self.fleet.slot(self.elsewhere));
         }
         crowded
     }

@@ -1,6 +1,8 @@
 //! A path-compressed radix tree over chain hashes: who has seen which prefix, within a bound in bytes. It
 //! knows nothing of loads and chooses nobody.
 
+use smallvec::SmallVec;
+
 use super::ageing::Ageing;
 use super::arena::{Arena, NONE, Node, run_bytes};
 use super::holders::{Holders, LAST_TICK, Liveness, SLOTS, Stamp};
@@ -19,17 +21,20 @@ const CLEAN_PER_EVICTION: u32 = 64;
 /// - A holder of a node holds its whole run, and every run before it: holders only shrink on the way down.
 /// - `bytes` of the parts plus `heap` is all memory there is, and never above `bound` between two calls.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Tree {
+    // What every request writes comes first and fits one cache line, with the field before it: two threads that take turns
+    // hand each line over.
+    /// Counts recordings; stamps carry it.
+    tick: u64,
+    recency: Recency,
+    /// Where the last descent went.
+    path: SmallVec<[Step; 3]>,
     arena: Arena,
     index: Index,
-    recency: Recency,
     liveness: Liveness,
     holdings: Holdings,
     ageing: Ageing,
-    /// Where the last descent went.
-    path: Vec<Step>,
-    /// Counts recordings; stamps carry it.
-    tick: u64,
     /// Bytes of runs and holders on the heap.
     heap: usize,
     bound: usize,
@@ -73,7 +78,7 @@ impl Tree {
             liveness: Liveness::default(),
             holdings: Holdings::default(),
             ageing: Ageing::new(period_secs),
-            path: Vec::new(),
+            path: SmallVec::new(),
             tick: 0,
             heap: 0,
             bound,
@@ -89,7 +94,7 @@ impl Tree {
         self.recency = Recency::new();
         self.liveness = Liveness::default();
         self.holdings = Holdings::default();
-        self.path = Vec::new();
+        self.path = SmallVec::new();
         (self.tick, self.heap, self.slots, self.cleaner) = (0, 0, 0, None);
         self.ageing.restart();
     }
@@ -101,7 +106,7 @@ impl Tree {
             + self.index.bytes()
             + self.liveness.heap_bytes()
             + self.holdings.heap_bytes()
-            + self.path.capacity() * size_of::<Step>()
+            + if self.path.spilled() { self.path.capacity() * size_of::<Step>() } else { 0 }
             + self.heap
     }
 
@@ -132,7 +137,7 @@ impl Tree {
             }
             let len = node.run.len();
             let whole = key.get(at + len - 1) == Some(&node.last);
-            at += if whole { len } else { common(&node.run, &key[at..]) };
+            at += if whole { len } else { node.common(&key[at..]) };
             self.path.push(Step { node: id, blocks: at as u32 });
             if !whole {
                 return;
@@ -379,20 +384,6 @@ impl Tree {
             self.recency.append(parent, &mut self.arena);
         }
     }
-}
-
-/// How many hashes `run` and `key` have in common, at least one. Equal at one place means equal before it.
-fn common(run: &[u64], key: &[u64]) -> usize {
-    let (mut low, mut high) = (1, run.len().min(key.len()));
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if run[middle] == key[middle] {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }
 
 #[cfg(test)]

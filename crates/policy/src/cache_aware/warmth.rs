@@ -21,8 +21,8 @@ pub(super) struct Warmth {
     /// By slot.
     given: Vec<Given>,
     cold: Vec<Cold>,
-    choices: u64,
-    fades: u64,
+    /// Number of the choice that last made what was given fade.
+    faded: u64,
     generation: Option<u64>,
 }
 
@@ -60,8 +60,8 @@ impl Warmth {
     }
 
     /// The worker's cache is empty.
-    pub(super) fn forget(&mut self, slot: Slot) {
-        if self.choices > 0 && (slot.0 as usize) < SLOTS {
+    pub(super) fn forget(&mut self, slot: Slot, choices: u64) {
+        if choices > 0 && (slot.0 as usize) < SLOTS {
             self.cold.retain(|cold| cold.slot != slot);
             self.cold.push(Cold { slot, left: PROMPTS, choices: 0, got: 0 });
             self.level(slot);
@@ -69,7 +69,7 @@ impl Warmth {
     }
 
     /// Looks who has joined. Those who are there from the start are as cold as everybody.
-    pub(super) fn look<F: Fleet>(&mut self, fleet: &F) {
+    pub(super) fn look<F: Fleet>(&mut self, fleet: &F, choices: u64) {
         if self.generation == Some(fleet.generation()) {
             return;
         }
@@ -78,7 +78,7 @@ impl Warmth {
             let at = slot.0 as usize;
             if at >= self.given.len() {
                 self.given.resize(at + 1, Given::default());
-                self.forget(slot);
+                self.forget(slot, choices);
             }
         }
     }
@@ -97,12 +97,10 @@ impl Warmth {
         }
     }
 
-    /// A choice was made.
-    pub(super) fn chose(&mut self, slot: Slot, tokens: u64, workers: usize) {
-        self.choices += 1;
-        self.fades += 1;
-        if self.fades > MEMORY * workers as u64 {
-            self.fades = 0;
+    /// A choice was made, after so many `choices` before it.
+    pub(super) fn chose(&mut self, slot: Slot, tokens: u64, workers: usize, choices: u64) {
+        if choices - self.faded >= MEMORY * workers as u64 {
+            self.faded = choices + 1;
             self.given
                 .iter_mut()
                 .for_each(|given| (given.tokens, given.prompts) = (given.tokens / 2, given.prompts / 2));
@@ -117,10 +115,15 @@ impl Warmth {
         }
     }
 
-    /// A cold worker that should get this prompt although `holder` holds it, and that has no more to do than that one;
-    /// its number in the fleet.
-    pub(super) fn wants<F: Fleet>(&mut self, fleet: &F, holder: usize, workers: usize) -> Option<usize> {
-        if self.cold.is_empty() || !self.choices.is_multiple_of(EVERY) {
+    /// A cold worker that should get this prompt although `holder`, of so many eligible workers, holds it, and that has no more
+    /// to do than that one; its number in the fleet.
+    pub(super) fn wants<F: Fleet>(
+        &mut self,
+        fleet: &F,
+        (holder, workers): (usize, usize),
+        choices: u64,
+    ) -> Option<usize> {
+        if self.cold.is_empty() || !choices.is_multiple_of(EVERY) {
             return None;
         }
         // Half of its fair share, beside what it is given here, is enough: that draws more.
@@ -146,17 +149,17 @@ mod tests {
 
     fn started(workers: u32) -> (Warmth, Sample) {
         let (mut warmth, fleet) = (Warmth::default(), Sample::new(workers));
-        warmth.look(&fleet);
-        warmth.chose(Slot(0), 10, 4);
+        warmth.look(&fleet, 0);
+        warmth.chose(Slot(0), 10, 4, 0);
         (warmth, fleet)
     }
 
     /// Prompts that cold workers want among so many that are held by slot 0.
     fn wanted(warmth: &mut Warmth, fleet: &Sample, choices: usize) -> Vec<usize> {
-        (0..choices)
-            .filter_map(|_| {
-                let wanted = warmth.wants(fleet, 0, fleet.workers.len());
-                warmth.chose(Slot(wanted.unwrap_or(0) as u32), 10, fleet.workers.len());
+        (1..=choices as u64)
+            .filter_map(|choices| {
+                let wanted = warmth.wants(fleet, (0, fleet.workers.len()), choices);
+                warmth.chose(Slot(wanted.unwrap_or(0) as u32), 10, fleet.workers.len(), choices);
                 wanted
             })
             .collect()
@@ -171,9 +174,9 @@ mod tests {
     #[test]
     fn who_returns_or_joins_gets_some_of_what_others_hold_and_not_for_ever() {
         let (mut warmth, _) = started(3);
-        warmth.forget(Slot(2));
+        warmth.forget(Slot(2), 1);
         let fleet = Sample::new(4);
-        warmth.look(&fleet);
+        warmth.look(&fleet, 1);
         let all = wanted(&mut warmth, &fleet, 5000);
         assert!((60..=128).contains(&all.len()), "{}", all.len());
         assert!(all.contains(&2) && all.contains(&3) && all.iter().all(|&i| i > 1));
@@ -182,11 +185,11 @@ mod tests {
     #[test]
     fn who_gets_half_of_a_fair_share_by_itself_is_warm() {
         let (mut warmth, fleet) = started(4);
-        warmth.forget(Slot(1));
+        warmth.forget(Slot(1), 1);
         let mut wanted = 0;
         for i in 0..1000 {
-            wanted += usize::from(warmth.wants(&fleet, 0, 4).is_some());
-            warmth.chose(Slot(i % 4), 10, 4);
+            wanted += usize::from(warmth.wants(&fleet, (0, 4), u64::from(i) + 1).is_some());
+            warmth.chose(Slot(i % 4), 10, 4, u64::from(i) + 1);
         }
         assert!(wanted <= 5, "{wanted}");
     }
@@ -194,7 +197,7 @@ mod tests {
     #[test]
     fn the_ineligible_get_nothing() {
         let (mut warmth, mut fleet) = started(2);
-        warmth.forget(Slot(1));
+        warmth.forget(Slot(1), 1);
         fleet.workers[1].eligible = false;
         assert!(wanted(&mut warmth, &fleet, 100).is_empty());
     }
@@ -202,8 +205,8 @@ mod tests {
     #[test]
     fn who_was_away_has_nothing_to_make_up() {
         let (mut warmth, _) = started(3);
-        (0..90).for_each(|i| warmth.chose(Slot(i % 2), 100, 3));
-        warmth.forget(Slot(2));
+        (0..90).for_each(|i| warmth.chose(Slot(i % 2), 100, 3, u64::from(i) + 1));
+        warmth.forget(Slot(2), 91);
         let (others, back) = (warmth.given(Slot(1)), warmth.given(Slot(2)));
         assert!(back.tokens.abs_diff(others.tokens) <= 10 && back.prompts.abs_diff(others.prompts) <= ONE);
     }
@@ -211,8 +214,8 @@ mod tests {
     #[test]
     fn what_was_given_fades() {
         let (mut warmth, _) = started(2);
-        warmth.chose(Slot(1), 1000, 2);
-        (0..600).for_each(|_| warmth.chose(Slot(0), 0, 2));
+        warmth.chose(Slot(1), 1000, 2, 1);
+        (2..602).for_each(|choices| warmth.chose(Slot(0), 0, 2, choices));
         assert_eq!((warmth.given(Slot(0)).tokens, warmth.given(Slot(1)).tokens), (5, 500));
     }
 }
