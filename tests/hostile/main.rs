@@ -7,6 +7,8 @@ mod bodies;
 #[cfg(test)]
 mod clients;
 #[cfg(test)]
+mod connections;
+#[cfg(test)]
 mod smuggling;
 #[cfg(test)]
 mod workers;

@@ -8,9 +8,8 @@ use forebay_openai::{BodyError, BodyShape, Facts, ModelFact, Prompt, Scratch, st
 use forebay_policy::{HashKey, HashKeyKind, PolicyKind, PrefixKey};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
-use http_body::Body as _;
+use http_body::Body;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::failure::Failure;
@@ -21,6 +20,11 @@ thread_local! {
     /// Where the parser puts what it cannot borrow from the body.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
+
+/// The body of a request, wherever it comes from.
+pub trait Incoming: Body<Data = Bytes> + Send + Unpin {}
+
+impl<B: Body<Data = Bytes> + Send + Unpin> Incoming for B {}
 
 /// The byte order mark, which Python skips.
 const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -47,7 +51,7 @@ pub(crate) struct Asked {
 }
 
 /// Reads the body whole, within the limit. A body that came in one piece is not copied.
-pub(crate) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Failure> {
+pub(crate) async fn read_body(mut body: impl Incoming, limit: usize) -> Result<Bytes, Failure> {
     let announced = body.size_hint().exact().unwrap_or(0);
     let announced = usize::try_from(announced)
         .ok()

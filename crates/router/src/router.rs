@@ -11,12 +11,11 @@ use bytes::Bytes;
 use forebay_workers::{Pool, PoolError, Reader, World, Writer};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, header};
-use hyper::body::Incoming;
 use tokio::time::{timeout, timeout_at};
 
 use crate::admission::Admission;
 use crate::authority;
-use crate::classify::{self, Asked, Classifier};
+use crate::classify::{self, Asked, Classifier, Incoming};
 use crate::clock;
 use crate::failure::{Failure, Stage};
 use crate::fanout::Order;
@@ -132,7 +131,7 @@ impl Router {
         self: &Arc<Self>,
         shard: &Arc<Shard>,
         begun: Begun,
-        request: Request<Incoming>,
+        request: Request<impl Incoming>,
     ) -> Response<ResponseBody> {
         let Begun { route, allowed, peer, mut record } = begun;
         let (mut parts, body) = request.into_parts();
@@ -160,7 +159,12 @@ impl Router {
     }
 
     /// One request to one worker. (A prefill/decode pair will take its own way from the pool on.)
-    async fn forward(&self, shard: &Arc<Shard>, mut call: Call, body: Incoming) -> Response<ResponseBody> {
+    async fn forward(
+        &self,
+        shard: &Arc<Shard>,
+        mut call: Call,
+        body: impl Incoming,
+    ) -> Response<ResponseBody> {
         let times = &self.settings.times;
         let deadline = times.request.and_then(|limit| call.record.account.started.checked_add(limit));
         match within(deadline, self.find_answer(shard, &mut call, body)).await {
@@ -177,7 +181,7 @@ impl Router {
         &self,
         shard: &Arc<Shard>,
         call: &mut Call,
-        body: Incoming,
+        body: impl Incoming,
     ) -> Result<Forwarded, Failure> {
         let permit = self.admission.enter().await?;
         call.waited = permit.as_ref().is_some_and(|permit| permit.waited);
@@ -252,7 +256,7 @@ impl Router {
     }
 
     /// Reads the body, and what it asks for.
-    async fn classify(&self, call: &mut Call, body: Incoming) -> Result<Asked, Failure> {
+    async fn classify(&self, call: &mut Call, body: impl Incoming) -> Result<Asked, Failure> {
         let body = self.read(body).await?;
         call.record.account.request_bytes = body.len() as u64;
         let classifier = Classifier {
@@ -273,7 +277,7 @@ impl Router {
     }
 
     /// Reads the body whole, within its limits.
-    async fn read(&self, body: Incoming) -> Result<Bytes, Failure> {
+    async fn read(&self, body: impl Incoming) -> Result<Bytes, Failure> {
         let mut reading = pin!(classify::read_body(body, self.settings.max_payload_bytes));
         match self.settings.times.client_body {
             Some(limit) => timeout(limit, reading.as_mut()).await.unwrap_or(Err(Failure::BodyTimeout)),
@@ -286,7 +290,7 @@ impl Router {
         self: &Arc<Self>,
         shard: &Arc<Shard>,
         call: Call,
-        body: Incoming,
+        body: impl Incoming,
         action: Action,
     ) -> Response<ResponseBody> {
         let Call { parts, made_id, mut record, .. } = call;

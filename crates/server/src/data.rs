@@ -3,29 +3,18 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::door::Door;
 use crate::drain::Drain;
-
-/// Bytes that hyper buffers for a connection in either direction. Bounds what a client costs that does not read, and
-/// the size of a request's head.
-const BUFFER: usize = 128 * 1024;
-
-/// What a client gets whose request's head does not come to its end.
-const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\ncontent-length: 111\r\nconnection: close\r\n\r\n\
-{\"error\":{\"message\":\"the request's head did not come in time\",\"type\":\"RequestTimeout\",\"param\":null,\"code\":408}}";
+use crate::http1::connection;
 
 /// Connections that may wait for a data thread to take them.
 const BACKLOG: usize = 1024;
@@ -127,21 +116,8 @@ impl Drop for Counted {
 /// Serves a connection to its end. Its errors concern its client only, who has seen them.
 pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<Door>, drain: &Drain) {
     let Ok(stream) = adopt(stream) else { return };
-    let service = service_fn(|request| door.enter(peer, request));
-    let mut serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(door.head_timeout)
-        .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(stream), service);
-    let ended = drain.watch(Pin::new(&mut serving), |serving| serving.graceful_shutdown()).await;
-    if let Err(error) = ended {
-        let left = serving.into_parts();
-        // A connection that was only idle is closed without a word; one that began a request is told.
-        if error.is_timeout() && !left.read_buf.is_empty() {
-            let _gone = left.io.into_inner().try_write(TOO_SLOW);
-        }
-        tracing::debug!(%peer, %error, "connection ended");
-    }
+    let service = |request| door.enter(peer, request);
+    connection::serve(stream, service, door.head_timeout, drain).await;
 }
 
 fn adopt(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {

@@ -1,6 +1,5 @@
 //! Where requests come in: decides between the admin API and the request path, for either listener.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +7,9 @@ use std::time::Duration;
 use forebay_router::{ResponseBody, Router, Shard, Side};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tower::ServiceExt;
+
+use crate::http1::input::RequestBody;
 
 /// What a connection needs to have its requests answered.
 pub(crate) struct Door {
@@ -23,26 +23,26 @@ pub(crate) struct Door {
 
 impl Door {
     /// Answers one request. It is taken note of at once, not when the future is first polled. Nothing wraps the
-    /// future: hyper moves it once for each request, so its size counts.
+    /// future: its size counts, since it is moved once for each request.
     pub(crate) fn enter(
         self: &Arc<Self>,
         peer: SocketAddr,
-        request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
+        request: Request<RequestBody>,
+    ) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
         let begun = self.router.begin(self.side, peer, &request);
         let door = Arc::clone(self);
         async move {
             if begun.is_for_admin_api() {
                 let response = door.admin(request).await;
-                return Ok(begun.answered(response));
+                return begun.answered(response);
             }
-            Ok(door.router.serve(&door.shard, begun, request).await)
+            door.router.serve(&door.shard, begun, request).await
         }
     }
 
     /// Pages of the admin API are small, so they are taken whole.
-    async fn admin(&self, request: Request<Incoming>) -> Response<ResponseBody> {
-        let answered = match self.admin.clone().oneshot(request).await {
+    async fn admin(&self, request: Request<RequestBody>) -> Response<ResponseBody> {
+        let answered = match self.admin.clone().oneshot(request.map(axum::body::Body::new)).await {
             Ok(response) => response,
             Err(never) => match never {},
         };

@@ -1,7 +1,6 @@
 //! Telling connections to finish, at the price of one load for each time a connection is polled.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -29,25 +28,17 @@ impl Drain {
         }
     }
 
-    /// Drives a connection to its end; `finish` is called once, when it has been told to.
-    pub(crate) async fn watch<F: Future>(
-        &self,
-        mut serving: Pin<&mut F>,
-        finish: fn(Pin<&mut F>),
-    ) -> F::Output {
-        let _place = self.enter(poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
-        let mut told = false;
-        poll_fn(|cx| {
-            if !told && self.begun.load(Ordering::Acquire) {
-                told = true;
-                finish(serving.as_mut());
-            }
-            serving.as_mut().poll(cx)
-        })
-        .await
+    /// Whether they have been told.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
     }
 
-    fn enter(&self, waker: Waker) -> Place<'_> {
+    /// The task that awaits this will be woken when it begins, for as long as the place is held.
+    pub(crate) async fn enter(&self) -> Place<'_> {
+        self.place(poll_fn(|cx| Poll::Ready(cx.waker().clone())).await)
+    }
+
+    fn place(&self, waker: Waker) -> Place<'_> {
         let mut tasks = self.tasks();
         let at = tasks.free.pop().unwrap_or(tasks.wakers.len());
         if at == tasks.wakers.len() {
@@ -63,7 +54,7 @@ impl Drain {
 }
 
 /// A connection's place, given back by drop.
-struct Place<'a> {
+pub(crate) struct Place<'a> {
     drain: &'a Drain,
     at: usize,
 }

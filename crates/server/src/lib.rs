@@ -3,7 +3,8 @@
 //! Reading order:
 //! - [`command`], [`flags`], [`given`], [`config`], [`resolve`], `limits`, `rules`: from what was typed and written to [`settings`].
 //! - [`run`]: from settings to the end of the process.
-//! - [`app`]: listeners, threads and tasks put together; [`data`]: the data threads; [`door`]: where requests come in.
+//! - [`app`]: listeners, threads and tasks put together; [`data`]: the data threads; [`http1`]: their
+//!   clients' connections; [`door`]: where requests come in.
 //! - [`admin`]: resets, the list of workers, metrics.
 //! - [`startup`], [`events`], [`log`], [`signals`]: how the process speaks and is spoken to.
 //! - [`demo`], [`simulate`]: simulated workers, with the router in front and alone.
@@ -19,6 +20,7 @@ mod drain;
 pub mod events;
 pub mod flags;
 pub mod given;
+pub mod http1;
 mod limits;
 pub mod log;
 pub mod resolve;

@@ -29,6 +29,9 @@ pub enum FramingError {
     /// Chunk data not followed by a line end.
     #[error("chunk data without its line end")]
     ChunkEnd,
+    /// A line feed without its carriage return, where that is not forgiven.
+    #[error("chunk line without its line end")]
+    LineEnd,
     /// A chunk extension or trailer beyond 16 KiB.
     #[error("chunk line too long")]
     LineTooLong,
@@ -46,6 +49,11 @@ impl Decoder {
     /// For a chunked body.
     pub fn chunked() -> Self {
         Self::Chunked(Chunked::default())
+    }
+
+    /// For a chunked body of a client: lines end with CR LF, since another reader might see other lines.
+    pub fn strictly_chunked() -> Self {
+        Self::Chunked(Chunked { strict: true, ..Chunked::default() })
     }
 
     /// Whether the message is complete.
@@ -98,6 +106,8 @@ pub struct Chunked {
     size: u64,
     /// Digits of the size read, or length of the line at hand.
     line: u32,
+    /// A bare line feed is an error.
+    strict: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -111,6 +121,7 @@ enum State {
     DataLf,
     TrailerStart,
     TrailerLine,
+    TrailerLf,
     LastLf,
     End,
 }
@@ -151,9 +162,16 @@ impl Chunked {
         take
     }
 
-    /// One byte outside of chunk data. A bare line feed ends a line as well as CR LF does.
+    /// One byte outside of chunk data. A bare line feed of a worker ends a line as well as CR LF does.
     fn step(&mut self, byte: u8) -> Result<usize, FramingError> {
+        let behind_return =
+            matches!(self.state, State::SizeEnd | State::DataLf | State::TrailerLf | State::LastLf);
+        if self.strict && byte == b'\n' && !behind_return {
+            return Err(FramingError::LineEnd);
+        }
         self.state = match (self.state, byte) {
+            (State::Extension, b'\r') if self.strict => State::SizeEnd,
+            (State::TrailerLine, b'\r') if self.strict => State::TrailerLf,
             (State::Size, b'\r') if self.line > 0 => State::SizeEnd,
             (State::Size | State::SizeEnd, b'\n') if self.line > 0 => self.sized(),
             (State::Size, b';' | b' ' | b'\t') if self.line > 0 => self.long_line(State::Extension)?,
@@ -165,9 +183,9 @@ impl Chunked {
             (State::DataCr | State::DataLf, _) => return Err(FramingError::ChunkEnd),
             (State::TrailerStart, b'\r') => State::LastLf,
             (State::TrailerStart | State::LastLf, b'\n') => State::End,
-            (State::TrailerLine, b'\n') => State::TrailerStart,
+            (State::TrailerLine | State::TrailerLf, b'\n') => State::TrailerStart,
             (State::TrailerStart | State::TrailerLine, _) => self.long_line(State::TrailerLine)?,
-            (State::SizeEnd | State::LastLf, _) => return Err(FramingError::ChunkSize),
+            (State::SizeEnd | State::TrailerLf | State::LastLf, _) => return Err(FramingError::ChunkSize),
             (State::Data | State::End, _) => self.state,
         };
         Ok(1)
@@ -270,6 +288,20 @@ mod tests {
         }
         assert_eq!(chunked(b"3\r\nabcd"), Err(FramingError::ChunkEnd));
         assert_eq!(chunked(&[b"1;", &[b'x'; 20_000][..]].concat()), Err(FramingError::LineTooLong));
+    }
+
+    #[test]
+    fn a_clients_lines_end_with_both_bytes() {
+        let read = |wire: &[u8]| all(&mut Decoder::strictly_chunked(), wire, &[]);
+        let whole = b"3;a=b\r\nabc\r\n0\r\nx: y\r\n\r\n";
+        assert_eq!(read(whole), Ok((b"abc".to_vec(), whole.len())));
+        for wire in
+            [&b"3\nabc"[..], b"3;a\nabc", b"3\r\nabc\n", b"0\r\n\n", b"0\r\nx: y\n\r\n", b"3;a\rb\r\n"]
+        {
+            assert!(read(wire).is_err(), "{wire:?}");
+            let forgiven = wire[1] != b';' || wire[2..4] == *b"a\n";
+            assert!(!forgiven || all(&mut Decoder::chunked(), wire, &[]).is_ok(), "{wire:?}");
+        }
     }
 
     #[test]
