@@ -182,17 +182,27 @@ fn a_router_that_is_about_to_end_says_so_and_serves_until_it_does() {
 }
 
 #[test]
-fn a_stream_that_does_not_end_in_time_is_cut() {
+fn what_does_not_end_in_time_is_cut_and_told() {
     run(async {
         let site = limited(|settings| settings.drain.timeout = Some(Duration::from_millis(50))).await;
         let gate = site.workers[0].hold(Stage::AfterChunks(1));
-        let mut client = site.client().await;
+        let early = site.workers[0].hold(Stage::BeforeHead);
+        let (mut client, mut whole) = (site.client().await, site.client().await);
         let body = r#"{"prompt":"a","max_tokens":8,"stream":true}"#;
         client.send(&request("POST", "/v1/completions", &[], body.as_bytes())).await;
+        early.wait_held(1).await;
+        early.release_one();
         gate.wait_held(1).await;
+        whole.send(&request("POST", "/v1/completions", &[], WHOLE.as_bytes())).await;
+        early.wait_held(1).await;
         let Site { workers, app } = site;
+        let reader = app.reader().clone();
         app.shutdown().await;
-        assert!(client.answer().await.is_err());
-        workers[0].wait_until(|stats| stats.aborted == 1).await;
+        let text = client.answer().await.unwrap().text();
+        assert!(text.ends_with("\"forebay\":{\"failure\":\"router_drained\"}}\n\n"), "{text}");
+        let answer = whole.answer().await.unwrap();
+        assert_eq!((answer.status(), answer.header("x-forebay-failure").as_str()), (503, "router_drained"));
+        workers[0].wait_until(|stats| stats.aborted == 2).await;
+        assert_eq!(reader.world().workers()[0].in_flight(), 0);
     });
 }

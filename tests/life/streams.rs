@@ -27,7 +27,7 @@ fn the_last_record_is_in_the_dialect_of_the_route() {
                 r#"{"max_tokens":9,"stream":true,"messages":[{"role":"user","content":"a"}]}"#,
                 Some("event: error\n"),
             ),
-            ("/v1/responses", r#"{"input":"a","stream":true}"#, Some("event: error\n")),
+            ("/v1/responses", r#"{"input":"a","stream":true}"#, Some("event: response.failed\n")),
         ] {
             for fault in [Fault::CloseMidStream(2), Fault::CloseMidRecord(2), Fault::ResetMidStream(2)] {
                 site.workers[0].fail_next(1, fault.clone());
@@ -38,6 +38,15 @@ fn the_last_record_is_in_the_dialect_of_the_route() {
                 assert_eq!(records[2]["forebay"]["failure"], "worker_died_mid_stream", "{path} {fault:?}");
                 assert!(event.is_none_or(|event| text.contains(event)), "{text}");
                 assert!(!text.contains("[DONE]"));
+                if path == "/v1/responses" {
+                    let (before, last) = (&records[1], &records[2]);
+                    assert_eq!(last["response"]["id"], records[0]["response"]["id"], "{text}");
+                    let next = before["sequence_number"].as_u64().map(|number| number + 1);
+                    assert_eq!(
+                        (last["sequence_number"].as_u64(), &last["response"]["status"]),
+                        (next, &"failed".into())
+                    );
+                }
                 site.quiet().await;
             }
         }

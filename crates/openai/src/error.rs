@@ -43,6 +43,15 @@ pub struct ErrorBody<'a> {
     pub extra: &'a [Extra<'a>],
 }
 
+/// What a stream of the Responses API has told before its last record, which goes on with it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SoFar<'a> {
+    /// Id of the response; empty if it is not known.
+    pub id: &'a str,
+    /// Records so far.
+    pub records: u64,
+}
+
 impl<'a> ErrorBody<'a> {
     /// An error with vLLM's name for its status and nothing else.
     pub fn new(code: u16, message: &'a str) -> Self {
@@ -62,13 +71,14 @@ impl<'a> ErrorBody<'a> {
     }
 
     /// A whole event-stream record that tells a client whose answer has begun.
-    pub fn to_record(&self, dialect: Dialect) -> Bytes {
+    pub fn to_record(&self, dialect: Dialect, so_far: SoFar<'_>) -> Bytes {
         let mut out = match dialect {
             Dialect::OpenAi => b"data: ".to_vec(),
-            Dialect::Anthropic | Dialect::Responses => b"event: error\ndata: ".to_vec(),
+            Dialect::Anthropic => b"event: error\ndata: ".to_vec(),
+            Dialect::Responses => b"event: response.failed\ndata: ".to_vec(),
         };
         if dialect == Dialect::Responses {
-            self.write_response_event(&mut out);
+            self.write_response_event(&mut out, so_far);
             self.write_failure(&mut out);
             out.push(b'}');
         } else {
@@ -95,13 +105,15 @@ impl<'a> ErrorBody<'a> {
         out.push(b'}');
     }
 
-    /// The `error` event of the Responses API, whose members are at the top.
-    fn write_response_event(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"type\":\"error\",\"code\":");
-        escape::write_string(self.kind, out);
-        out.extend_from_slice(b",\"message\":");
+    /// The `response.failed` event of the Responses API, which ends a stream as `response.completed` does.
+    fn write_response_event(&self, out: &mut Vec<u8>, SoFar { id, records }: SoFar<'_>) {
+        let head =
+            format!("{{\"type\":\"response.failed\",\"sequence_number\":{records},\"response\":{{\"id\":");
+        out.extend_from_slice(head.as_bytes());
+        escape::write_string(id, out);
+        out.extend_from_slice(b",\"object\":\"response\",\"status\":\"failed\",\"error\":{\"code\":\"server_error\",\"message\":");
         escape::write_string(self.message, out);
-        self.write_param(out);
+        out.extend_from_slice(b"},\"incomplete_details\":null,\"output\":[]}");
     }
 
     fn write_param(&self, out: &mut Vec<u8>) {
@@ -216,7 +228,7 @@ mod tests {
     fn an_error_record_is_seen_as_one_by_our_own_scanner() {
         let error = ErrorBody { failure: Some("worker_died"), ..ErrorBody::new(502, "gone\nand\ngone") };
         for dialect in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Responses] {
-            let record = error.to_record(dialect);
+            let record = error.to_record(dialect, SoFar { id: "resp_1", records: 3 });
             let mut kinds = Vec::new();
             let whole = SseScanner::default().feed(&record, |record| kinds.push(record.kind));
             assert_eq!((kinds, whole), (vec![RecordKind::Error], record.len()));

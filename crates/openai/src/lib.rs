@@ -42,7 +42,7 @@ pub mod sse;
 
 pub mod error;
 
-pub use error::{Dialect, ErrorBody, Extra};
+pub use error::{Dialect, ErrorBody, Extra, SoFar};
 pub use facts::{Facts, ModelFact, SessionKeys};
 pub use members::{Member, Members};
 pub use prompt::{Parts, Prompt, Scratch};

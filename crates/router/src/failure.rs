@@ -1,7 +1,7 @@
 //! Every answer that the router gives instead of a worker, and the one table from failure to status, body and header.
 
 use bytes::Bytes;
-use forebay_openai::{Dialect, ErrorBody, Extra};
+use forebay_openai::{Dialect, ErrorBody, Extra, SoFar};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderName, Response, StatusCode};
 
@@ -79,6 +79,9 @@ pub enum Failure {
     /// The router ran out of descriptors, ports or buffers.
     #[error("the router is out of resources: {0}")]
     OutOfResources(String),
+    /// The process ends, and has waited long enough.
+    #[error("the router is about to end, and the time for answers is over")]
+    Drained,
     /// The worker's connection ended before its answer began.
     #[error("the worker's connection ended before its answer began")]
     WorkerDied,
@@ -174,6 +177,7 @@ impl Failure {
             Self::OutOfResources(_) => {
                 row(StatusCode::SERVICE_UNAVAILABLE, Some("router_out_of_resources"), O::OutOfResources)
             }
+            Self::Drained => row(StatusCode::SERVICE_UNAVAILABLE, Some("router_drained"), O::Drained),
             Self::WorkerDied => {
                 row(StatusCode::BAD_GATEWAY, Some("worker_died_before_headers"), O::ResetBeforeHeaders)
             }
@@ -206,8 +210,8 @@ impl Failure {
     }
 
     /// The last record of a stream that ends with this failure, in the dialect of its route.
-    pub(crate) fn record(&self, dialect: Dialect) -> Bytes {
-        self.told(|body| body.to_record(dialect))
+    pub(crate) fn record(&self, dialect: Dialect, so_far: SoFar<'_>) -> Bytes {
+        self.told(|body| body.to_record(dialect, so_far))
     }
 
     /// Has the error body written.

@@ -60,13 +60,15 @@ pub enum Outcome {
     ClientGoneBeforeHeaders,
     /// The client left inside the response.
     ClientGoneMidStream,
+    /// The process ended, and had waited long enough.
+    Drained,
     /// Something panicked.
     Panicked,
 }
 
 impl Outcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Completed,
         Self::ClientError,
         Self::WorkerError,
@@ -89,6 +91,7 @@ impl Outcome {
         Self::ResetMidStream,
         Self::ClientGoneBeforeHeaders,
         Self::ClientGoneMidStream,
+        Self::Drained,
         Self::Panicked,
     ];
 
@@ -117,6 +120,7 @@ impl Outcome {
             Self::ResetMidStream => "reset_mid_stream",
             Self::ClientGoneBeforeHeaders => "client_gone_before_headers",
             Self::ClientGoneMidStream => "client_gone_mid_stream",
+            Self::Drained => "drained",
             Self::Panicked => "panicked",
         }
     }

@@ -1,6 +1,7 @@
 //! One request's account, open from its head to its end, and the one place where it is closed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -18,9 +19,28 @@ use crate::route::Route;
 /// Who hears of a request's end.
 pub struct Books {
     /// Counts it.
-    pub metrics: RouterMetrics,
+    pub(crate) metrics: RouterMetrics,
     /// Writes a line of it, if that is wanted.
-    pub access_log: Option<AccessLog>,
+    access_log: Option<AccessLog>,
+    /// What is still under way is to end now.
+    cut: AtomicBool,
+}
+
+impl Books {
+    /// With these readers.
+    pub fn new(metrics: RouterMetrics, access_log: Option<AccessLog>) -> Self {
+        Self { metrics, access_log, cut: AtomicBool::new(false) }
+    }
+
+    /// Whoever is polled next ends.
+    pub(crate) fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+    }
+
+    /// Whether all is to end now.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
 }
 
 /// One request, from its head to its end, which is accounted for when this is dropped: exactly once, whatever happens.
@@ -80,6 +100,11 @@ impl Record {
         }
         let is_first = has_token && self.account.first_token.is_none();
         is_first.then(|| *self.account.first_token.insert(took))
+    }
+
+    /// Whether it is to end now.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.books.is_cut()
     }
 
     /// Bytes go to the client.

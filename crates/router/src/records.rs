@@ -2,7 +2,7 @@
 //! breaks off. It neither reads nor writes anything itself.
 
 use bytes::{Bytes, BytesMut};
-use forebay_openai::{RecordKind, SseScanner, Usage};
+use forebay_openai::{RecordKind, SoFar, SseScanner, Usage};
 
 /// Longest part of a record that is held back, in bytes. A stream with a longer one passes as it comes from then on.
 const HELD: usize = 64 * 1024;
@@ -17,7 +17,10 @@ pub(crate) struct Records {
     is_raw: bool,
     is_done: bool,
     has_error: bool,
-    has_token: bool,
+    /// Records that were neither comments nor the end.
+    told: u64,
+    /// The stream's first bytes, which tell its id.
+    begin: Bytes,
 }
 
 impl Records {
@@ -29,12 +32,18 @@ impl Records {
     /// Takes what came and gives what may go on; empty if no record has ended. Chunks that end with a record, as an
     /// engine's do, pass without a copy.
     pub(crate) fn pass(&mut self, chunk: Bytes) -> Bytes {
-        let Self { scanner, is_done, has_error, has_token, .. } = self;
+        let Self { scanner, is_done, has_error, told, begin, .. } = self;
+        if begin.is_empty() {
+            *begin = chunk.clone();
+        }
         let whole = scanner.feed(&chunk, |record| match record.kind {
             RecordKind::Done => *is_done = true,
-            RecordKind::Error => *has_error = true,
+            RecordKind::Error => {
+                *has_error = true;
+                *told += 1;
+            }
             RecordKind::Comment => {}
-            RecordKind::Data | RecordKind::Usage => *has_token = true,
+            RecordKind::Data | RecordKind::Usage => *told += 1,
         });
         if self.is_raw || (self.held.is_empty() && whole == chunk.len()) {
             return chunk;
@@ -66,6 +75,16 @@ impl Records {
         !self.is_raw && !self.is_done
     }
 
+    /// What a last record can go on with.
+    pub(crate) fn so_far(&self) -> SoFar<'_> {
+        const ID: &[u8] = b"\"id\":\"";
+        let behind = memchr::memmem::find(&self.begin, ID).map(|at| &self.begin[at + ID.len()..]);
+        let id = behind.and_then(|behind| behind.split(|byte| *byte == b'"').next());
+        // An id with an escape in it is none that an engine makes.
+        let id = id.and_then(|id| std::str::from_utf8(id).ok()).filter(|id| !id.contains('\\'));
+        SoFar { id: id.unwrap_or_default(), records: self.told }
+    }
+
     /// The last token counts that the worker told.
     pub(crate) fn usage(&self) -> Usage {
         self.scanner.usage()
@@ -73,7 +92,7 @@ impl Records {
 
     /// Whether a record came that is neither a comment nor the end.
     pub(crate) fn has_token(&self) -> bool {
-        self.has_token
+        self.told > 0
     }
 
     /// Whether the worker reported a failure.

@@ -73,6 +73,11 @@ impl Relay {
         }
         while !self.ended {
             match self.upstream.poll_chunk(cx) {
+                Poll::Pending if self.record.is_cut() => {
+                    self.upstream.close();
+                    let error = BodyError::Io(io::ErrorKind::ConnectionAborted.into());
+                    return self.break_off(cx, &Failure::Drained, error);
+                }
                 Poll::Pending => {
                     let stage = ready!(self.manner.patience.poll(cx));
                     self.upstream.close();
@@ -156,7 +161,7 @@ impl Relay {
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         if let Some(leg) = self.leg.take() {
             match failure.outcome() {
-                Outcome::RequestTimeout => drop(leg),
+                Outcome::RequestTimeout | Outcome::Drained => drop(leg),
                 _ => leg.broke(),
             }
         }
@@ -164,7 +169,7 @@ impl Relay {
         match &self.manner.records {
             Some(records) if records.takes_more() => {
                 self.ended = true;
-                Poll::Ready(Some(Ok(failure.record(self.manner.dialect))))
+                Poll::Ready(Some(Ok(failure.record(self.manner.dialect, records.so_far()))))
             }
             _ => {
                 // An error ends the client's connection at once, with all that waits to be written: a client that had

@@ -1,10 +1,12 @@
 //! The life of one request, top to bottom. Each step is a stage with a file of its own; this one only puts them in
 //! order.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -107,6 +109,11 @@ impl Router {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// Whatever is still under way ends when it is polled next, and its client is told.
+    pub fn cut(&self) {
+        self.books.cut();
+    }
+
     /// Takes note of a request, so that it is counted even if its client leaves at once.
     ///
     /// The right to it is decided here, before anything is taken out: what the client's `Connection` header names
@@ -167,7 +174,7 @@ impl Router {
     ) -> Response<ResponseBody> {
         let times = &self.settings.times;
         let deadline = times.request.and_then(|limit| call.record.account.started.checked_add(limit));
-        match within(deadline, self.find_answer(shard, &mut call, body)).await {
+        match self.within(deadline, self.find_answer(shard, &mut call, body)).await {
             Ok(forwarded) => {
                 let patience = Patience::new(times.stream_idle, deadline);
                 call.relayed(forwarded, patience, self.settings.expose_routing_headers)
@@ -253,6 +260,25 @@ impl Router {
         }
         (call.record.account.world, call.waited) = (self.reader.world(), true);
         Ok(())
+    }
+
+    /// Ends what takes too long, and what is still under way when the process ends.
+    async fn within<T>(
+        &self,
+        deadline: Option<Instant>,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let mut work = pin!(work);
+        let watched = poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Pending if self.books.is_cut() => Poll::Ready(Err(Failure::Drained)),
+            polled => polled,
+        });
+        match deadline {
+            Some(deadline) => timeout_at(deadline.into(), watched)
+                .await
+                .unwrap_or(Err(Failure::WorkerTimeout(Stage::Request))),
+            None => watched.await,
+        }
     }
 
     /// Reads the body, and what it asks for.
@@ -369,20 +395,6 @@ impl Record {
         }
         self.status(response.status(), false);
         response
-    }
-}
-
-/// Ends what takes too long. Most have no limit, and pay nothing.
-async fn within<T>(
-    deadline: Option<Instant>,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let mut work = pin!(work);
-    match deadline {
-        Some(deadline) => timeout_at(deadline.into(), work.as_mut())
-            .await
-            .unwrap_or(Err(Failure::WorkerTimeout(Stage::Request))),
-        None => work.await,
     }
 }
 

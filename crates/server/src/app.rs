@@ -25,6 +25,9 @@ use crate::startup::StartupError;
 /// Connections the kernel keeps for a listener until they are accepted.
 const LISTEN_BACKLOG: i32 = 4096;
 
+/// How long answers that are cut may take to tell their clients so, who may not read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// The running application. Dropping it stops it at once.
 pub struct App {
     address: SocketAddr,
@@ -55,7 +58,7 @@ impl App {
         let metrics =
             Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;
         let access_log = log::access(&settings.access_log, metrics.lines_dropped)?;
-        let books = Books { metrics: metrics.router, access_log };
+        let books = Books::new(metrics.router, access_log);
         let router = Router::new(reader.clone(), writer.clone(), settings.router.clone(), books);
         let router = Arc::new(router);
         let admin = Admin {
@@ -128,8 +131,15 @@ impl App {
                     Ok(joined) => joined,
                     Err(_) => {
                         tracing::warn!("answers that have not ended in time are cut");
-                        self.stop.now.cancel();
-                        joining.await
+                        self.router.cut();
+                        self.stop.cut.cancel();
+                        match tokio::time::timeout(LAST_WORDS, &mut joining).await {
+                            Ok(joined) => joined,
+                            Err(_) => {
+                                self.stop.now.cancel();
+                                joining.await
+                            }
+                        }
                     }
                 },
                 None => joining.await,

@@ -31,6 +31,8 @@ pub(crate) struct DataThread {
 pub(crate) struct Stop {
     /// Answers under way go on, idle connections close, no new request is read.
     pub drain: CancellationToken,
+    /// What is still under way has been told to end: it is polled for that.
+    pub cut: CancellationToken,
     /// Everything ends now.
     pub now: CancellationToken,
 }
@@ -98,9 +100,15 @@ async fn serve(
     }
     drain.begin();
     tasks.close();
+    let cut = async {
+        stop.cut.cancelled().await;
+        drain.wake();
+        std::future::pending().await
+    };
     tokio::select! {
         () = tasks.wait() => {}
         () = stop.now.cancelled() => {}
+        () = cut => {}
     }
 }
 

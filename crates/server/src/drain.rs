@@ -23,6 +23,11 @@ impl Drain {
     /// Tells all connections, those that come later too.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Has all connections polled, because something changed that they look at.
+    pub(crate) fn wake(&self) {
         for waker in self.tasks().wakers.iter().flatten() {
             waker.wake_by_ref();
         }

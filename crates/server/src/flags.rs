@@ -178,7 +178,8 @@ pub struct Flags {
     /// [default: 0]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub drain_settle_secs: Option<Given>,
-    /// How long answers may take to end after that, in seconds; 0 is no limit [default: 0]
+    /// How long answers may take to end after that, in seconds; then they are cut, and clients are told why. 0 is no limit
+    /// [default: 0]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub drain_timeout_secs: Option<Given>,
     /// Take the end of standard input as a SIGTERM: a program that starts forebay with a pipe there takes it along,
