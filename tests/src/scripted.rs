@@ -1,5 +1,6 @@
 //! A worker that is well, tells no models, and answers every other request with fixed bytes, right or wrong.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,6 +20,8 @@ pub enum Then {
     Keep,
     /// The first answer is kept open for a second request, which is closed on without an answer.
     CloseWhenReused,
+    /// Nothing more is sent, but the other side may go on.
+    HalfClose,
 }
 
 /// The worker. Dropping it ends it.
@@ -37,7 +40,12 @@ struct Seen {
 impl Scripted {
     /// Answers each request with `bytes`.
     pub async fn start(bytes: impl Into<Vec<u8>>, then: Then) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        Self::start_at(([127, 0, 0, 1], 0).into(), bytes, then).await
+    }
+
+    /// The same at an address of its own.
+    pub async fn start_at(addr: SocketAddr, bytes: impl Into<Vec<u8>>, then: Then) -> Self {
+        let listener = TcpListener::bind(addr).await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let seen = Arc::new(Seen::default());
         let (bytes, counted): (Arc<[u8]>, _) = (bytes.into().into(), Arc::clone(&seen));
@@ -95,6 +103,9 @@ async fn serve(mut stream: TcpStream, bytes: Arc<[u8]>, then: Then, seen: Arc<Se
         answered += 1;
         if stream.write_all(&bytes).await.is_err() || then == Then::Close {
             return;
+        }
+        if then == Then::HalfClose {
+            let _gone = stream.shutdown().await;
         }
     }
 }

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_workers::blame::is_own_fault;
 use forebay_workers::{Models, ServedModel, WorkerUrl};
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -45,9 +46,14 @@ impl Asker {
         Self { client, timeout, authorization: api_key.map(|key| format!("Bearer {key}")) }
     }
 
-    /// Whether the worker answers its health endpoint with a success.
-    pub async fn is_well(&self, url: &WorkerUrl, endpoint: &str) -> bool {
-        self.get(url, endpoint).await.is_ok_and(|(status, _)| status.is_success())
+    /// Whether the worker answers its health endpoint with a success; `None` if it could not be asked, for a reason of
+    /// this process's own.
+    pub async fn is_well(&self, url: &WorkerUrl, endpoint: &str) -> Option<bool> {
+        match self.get(url, endpoint).await {
+            Ok((status, _)) => Some(status.is_success()),
+            Err(AskError::Failed(error)) if is_own_fault(&*error) => None,
+            Err(AskError::Failed(_) | AskError::Timeout) => Some(false),
+        }
     }
 
     /// What the worker serves; `None` if the answer did not come, so that nothing new is known.

@@ -55,7 +55,9 @@ impl Probe {
     /// One probe, and a read of the models when it is due. The models come first: a worker that just came up
     /// must not be chosen before it is known what it serves.
     async fn round(&self, asker: &Asker, host: &Arc<Host>, described: &mut Option<Instant>) {
-        let good = asker.is_well(host.url(), &self.settings.health.endpoint).await;
+        let Some(good) = asker.is_well(host.url(), &self.settings.health.endpoint).await else {
+            return warn!(worker = host.url().as_str(), "cannot probe: this process is out of resources");
+        };
         let was_up = host.is_well();
         let due = described.is_none_or(|at| at.elapsed() >= self.settings.model_refresh);
         if good && (due || !was_up || host.take_models_stale()) {

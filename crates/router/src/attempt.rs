@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use forebay_workers::Worker;
+use forebay_workers::blame::is_own_fault;
 use http::Method;
 
 use crate::classify::Asked;
@@ -109,13 +110,4 @@ impl AttemptError {
             }
         }
     }
-}
-
-/// Errors that say something of this process, not of the worker.
-fn is_own_fault(error: &io::Error) -> bool {
-    const EMFILE: i32 = 24;
-    const ENFILE: i32 = 23;
-    const EADDRNOTAVAIL: i32 = 99;
-    const ENOBUFS: i32 = 105;
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | EADDRNOTAVAIL | ENOBUFS))
 }

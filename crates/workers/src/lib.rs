@@ -12,6 +12,7 @@
 //! - `pending`: what a worker has yet to prefill, and how fast it is.
 //! - [`prediction`]: what was predicted of its prefix cache, and what it said about it.
 //! - [`health`]: probe results in, state out.
+//! - [`blame`]: whose fault an error of a socket is.
 //! - [`served`]: what a worker says it serves.
 //! - [`note`], [`ledger`], `frozen`: the record of decisions, for whoever writes it down.
 //! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
@@ -24,6 +25,7 @@
 //! does it elsewhere.
 
 pub mod audit;
+pub mod blame;
 pub mod breaker;
 mod circuit;
 pub mod collector;
