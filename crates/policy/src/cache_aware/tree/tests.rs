@@ -76,6 +76,19 @@ impl Model {
         }
     }
 
+    /// Drops what the tree has dropped, which must be ends of what it knew. (That it is the right ends is another test.)
+    fn evict(&mut self, tree: &Tree) -> Result<(), TestCaseError> {
+        let used = (0..tree.arena.numbers()).map(|id| tree.arena.get(id));
+        let kept: BTreeSet<u64> = used.flat_map(|node| node.run.iter().copied()).collect();
+        let is_kept = |prefix: &Vec<u8>| chain(prefix).last().is_some_and(|hash| kept.contains(hash));
+        let (stayed, gone): (Vec<_>, Vec<_>) = self.prefixes.keys().cloned().partition(is_kept);
+        for prefix in gone {
+            prop_assert!(stayed.iter().all(|longer| !longer.starts_with(&prefix)));
+            self.prefixes.remove(&prefix);
+        }
+        Ok(())
+    }
+
     fn matches(&self, blocks: &[u8]) -> BTreeMap<u32, usize> {
         let mut longest = BTreeMap::new();
         for len in 1..=blocks.len() {
@@ -197,6 +210,47 @@ fn replay(
         check(&tree);
     }
     Ok(())
+}
+
+proptest! {
+    // 100 000 steps in all.
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// The model is told what was evicted, and only that. (With less room than this, a node cannot always be split.)
+    #[test]
+    fn with_little_room_the_tree_knows_exactly_what_the_model_knows_less_what_was_evicted(
+        bound in 8_000_usize..20_000,
+        steps in steps(400),
+    ) {
+        let (mut tree, mut model) = (Tree::new(bound, Model::PERIOD_MS / 1000), Model::default());
+        let mut now_ms = 5;
+        for step in &steps {
+            match step {
+                Action::Insert(prompt, _) | Action::Match(prompt) => {
+                    model.access(now_ms);
+                    tree.descend(&chain(prompt), now_ms);
+                    model.evict(&tree)?;
+                    prop_assert_eq!(matches(&mut tree, prompt, now_ms), model.matches(prompt));
+                    if let Action::Insert(prompt, slot) = step {
+                        tree.record(&chain(prompt), Slot(*slot), None);
+                        model.insert(prompt, *slot);
+                        model.evict(&tree)?;
+                    }
+                }
+                Action::Forget(slot) => {
+                    tree.forget(Slot(*slot));
+                    model.forget(*slot);
+                    model.evict(&tree)?;
+                }
+                Action::Wait(ms) => now_ms += ms,
+                Action::Clear => {
+                    tree.clear();
+                    model.prefixes.clear();
+                }
+            }
+            check(&tree);
+        }
+    }
 }
 
 proptest! {
