@@ -31,7 +31,7 @@ const SHARED: [&str; 24] = [
     "garbage",
     "huge-head=1048576",
     "head-then-silence",
-    "byte-by-byte=1",
+    "byte-by-byte",
     "stall-mid-stream=2",
     "close-mid-stream=2",
     "close-mid-record=2",

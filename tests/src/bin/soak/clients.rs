@@ -3,28 +3,31 @@
 use std::time::Duration;
 
 use forebay_tests::{Client, Head};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::answers::{self, Seen};
 use crate::asks::{Ask, Wants};
 use crate::tally::Tally;
 
 /// Longest time that any request may take, whatever the faults.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// A connection that stood idle for longer is not used again: the router may close it at the same moment.
+const KEPT: Duration = Duration::from_secs(20);
 
 /// A client with a connection that it keeps as long as the router does.
 pub(crate) struct Asker<'a> {
     pub(crate) url: &'a str,
     pub(crate) tally: &'a Tally,
-    pub(crate) kept: Option<Client>,
+    pub(crate) kept: Option<(Client, Instant)>,
 }
 
 impl Asker<'_> {
     /// Sends one request, and notes what came of it.
     pub(crate) async fn ask(&mut self, ask: &Ask) -> Seen {
         let client = match self.kept.take() {
-            Some(client) => client,
-            None => Client::connect(self.url).await,
+            Some((client, since)) if since.elapsed() < KEPT => client,
+            _ => Client::connect(self.url).await,
         };
         self.tally.sent();
         let seen = match timeout(LIMIT, self.judge(client, ask)).await {
@@ -70,7 +73,7 @@ impl Asker<'_> {
 
     fn keep(&mut self, client: Client, head: &Head, whole: bool) {
         let closes = head.text("connection").is_some_and(|value| value == "close");
-        self.kept = (whole && !closes).then_some(client);
+        self.kept = (whole && !closes).then(|| (client, Instant::now()));
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forebay_tests::Process;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::asks::Ask;
 use crate::chance::Chance;
@@ -19,9 +20,10 @@ pub(crate) async fn come(url: &str, count: usize, seed: u64) {
         let (tally, all, url) = (Arc::clone(&tally), Arc::clone(&all), url.to_owned());
         clients.spawn(async move {
             let mut chance = Chance::new(seed, number as u64);
-            let kept = Some(forebay_tests::Client::connect(&url).await);
-            let mut asker = Asker { url: &url, tally: &tally, kept };
+            let client = forebay_tests::Client::connect(&url).await;
             all.wait().await;
+            // Even on a busy machine, where it took long until all were connected: nobody connects again.
+            let mut asker = Asker { url: &url, tally: &tally, kept: Some((client, Instant::now())) };
             asker.ask(&Ask::generating(&mut chance, number.is_multiple_of(4))).await;
             // Nobody leaves before all have their answers: so many are connected at once.
             all.wait().await;
