@@ -43,10 +43,19 @@ const LINES: usize = 400;
 
 fn metadata() -> Metadata {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
-    let offline = ["--offline".to_owned()];
+    // Packages for other platforms have not been fetched.
+    let options = ["--offline", "--filter-platform", &host()].map(str::to_owned);
     let mut command = MetadataCommand::new();
-    command.manifest_path(manifest).other_options(offline);
+    command.manifest_path(manifest).other_options(options);
     command.exec().unwrap_or_else(|error| unreachable!("cargo metadata: {error}"))
+}
+
+/// The platform that this is built on.
+fn host() -> String {
+    let told = std::process::Command::new("rustc").arg("-vV").output();
+    let told = String::from_utf8(told.map(|output| output.stdout).unwrap_or_default()).unwrap_or_default();
+    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    host.unwrap_or_else(|| unreachable!("rustc tells no host")).to_owned()
 }
 
 /// Every source file of the crates, or of one of them.

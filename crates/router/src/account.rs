@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_openai::Usage;
 use forebay_policy::Choice;
+use forebay_workers::note::Ended;
 use forebay_workers::{Worker, World};
 use http::HeaderValue;
 
@@ -55,6 +56,8 @@ pub struct Attempts {
     pub count: u32,
     /// The last choice.
     pub last: Option<Choice>,
+    /// Its number in the record of decisions, if there is one.
+    pub noted: Option<u64>,
 }
 
 impl Account {
@@ -76,6 +79,22 @@ impl Account {
             request_bytes: 0,
             response_bytes: 0,
             tokens: Usage::default(),
+        }
+    }
+
+    /// As it goes into the record of decisions, behind the note `asked` of the last choice.
+    pub(crate) fn noted(&self, asked: u64) -> Ended {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Ended {
+            asked,
+            request: self.id.as_ref().map_or(&[][..], HeaderValue::as_bytes).into(),
+            outcome: self.outcome.as_str(),
+            status: self.status,
+            first_token_us: self.first_token.map(micros),
+            took_us: micros(self.took),
+            prompt_tokens: self.tokens.prompt_tokens,
+            cached_tokens: self.tokens.cached_tokens,
+            completion_tokens: self.tokens.completion_tokens,
         }
     }
 

@@ -85,6 +85,8 @@ pub(crate) struct Classifier<'a> {
     pub metrics: &'a RouterMetrics,
     /// Which keys are of use.
     pub policy: PolicyKind,
+    /// All are, since choices are noted and other policies may be asked later.
+    pub all_keys: bool,
     pub peer: SocketAddr,
     pub parts: &'a Parts,
 }
@@ -121,11 +123,12 @@ impl Classifier<'_> {
                 ModelFact::Name(name) => Some(name.clone().into_owned()),
                 ModelFact::Absent | ModelFact::NotString => None,
             };
-            let prefix = (self.policy == PolicyKind::CacheAware)
+            let prefix = (self.all_keys || self.policy == PolicyKind::CacheAware)
                 .then(|| prefix_key(&facts, model.as_deref()))
                 .flatten();
-            let hash =
-                (self.policy == PolicyKind::ConsistentHash).then(|| self.hash_key(&facts, body)).flatten();
+            let hash = (self.all_keys || self.policy == PolicyKind::ConsistentHash)
+                .then(|| self.hash_key(&facts, body))
+                .flatten();
             Ok(Asked {
                 body: self.without_internals(body, &facts),
                 model,

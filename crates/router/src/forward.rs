@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_policy::{Ask, Choice, Policy};
-use forebay_workers::{Blocker, Guard, Pool, Selected, Tried, Worker};
+use forebay_workers::{Asker, Blocker, Guard, Pool, Selected, Tried, Worker};
 
 use crate::account::Attempts;
 use crate::attempt::{Attempt, AttemptError};
@@ -101,12 +101,13 @@ impl Forward<'_> {
         }
         let mut course = Course::default();
         loop {
-            let Some(Selected { guard, choice, .. }) = self.next(pool, asked, &mut course).await else {
+            let selected = self.next(pool, asked, &mut course, attempts.count).await;
+            let Some(Selected { guard, choice, noted }) = selected else {
                 return course.last_resort(pool);
             };
             note(guard.worker(), &choice);
             *line = None;
-            *attempts = Attempts { count: attempts.count + 1, last: Some(choice) };
+            *attempts = Attempts { count: attempts.count + 1, last: Some(choice), noted };
             match self.attempt().with(guard.worker(), asked).await {
                 Ok(answer) => {
                     let slot = guard.worker().slot();
@@ -147,21 +148,23 @@ impl Forward<'_> {
     }
 
     /// The next worker to ask: at once if it is another one, after a wait if all that are left were busy before.
-    async fn next(&self, pool: &Pool, asked: &Asked, course: &mut Course) -> Option<Selected> {
+    async fn next(&self, pool: &Pool, asked: &Asked, course: &mut Course, attempt: u32) -> Option<Selected> {
         let pays = course.kept.is_some();
         if pays && !self.shard.budget.pay() {
             course.nobody_told_more();
             return None;
         }
         let ask = self.ask(asked, course);
-        let mut selected = pool.select(&ask, &course.tried);
+        let request = if pool.is_noted() { self.head.id() } else { &[] };
+        let asker = Asker { request, attempt };
+        let mut selected = pool.select_for(asker, &ask, &course.tried);
         if selected.is_none() && course.is_worth_a_wait() {
             course.rounds += 1;
             let wait = self.settings.retry.backoff(course.rounds, self.shard.unit());
             tokio::time::sleep(wait).await;
             course.tried = Tried::default();
             let ask = self.ask(asked, course);
-            selected = pool.select(&ask, &course.tried);
+            selected = pool.select_for(asker, &ask, &course.tried);
         }
         match &selected {
             Some(_) if course.attempts > 0 => self.metrics.note_retry(course.reason),

@@ -118,6 +118,11 @@ pub(crate) struct Written<'a> {
 }
 
 impl Written<'_> {
+    /// The request's id.
+    pub(crate) fn id(&self) -> &[u8] {
+        self.made_id.or_else(|| self.parts.headers.get(REQUEST_ID)).map_or(&[], HeaderValue::as_bytes)
+    }
+
     /// Writes the head for this worker.
     pub(crate) fn write(&self, url: &WorkerUrl, out: &mut Vec<u8>) {
         let target = self.parts.uri.path_and_query().map_or("/", |target| target.as_str());

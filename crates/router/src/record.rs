@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_workers::{Pool, World};
+use forebay_workers::{Note, Pool, World};
 use http::StatusCode;
 
 use crate::access_log::AccessLog;
@@ -120,6 +120,9 @@ impl Record {
         series.ended(&self.books.metrics, account);
         if let Some(access_log) = &self.books.access_log {
             access_log.note(account);
+        }
+        if let (Some(asked), Some(ledger)) = (account.attempts.noted, account.world.ledger()) {
+            ledger.note(Note::Ended(Box::new(account.noted(asked))));
         }
     }
 }

@@ -289,6 +289,7 @@ impl Router {
             settings: &self.settings,
             metrics: self.metrics(),
             policy: call.record.account.world.all(call.route.by()).policy().kind(),
+            all_keys: call.record.account.world.ledger().is_some(),
             peer: call.peer,
             parts: &call.parts,
         };

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin};
 use crate::data::{self, DataThread, Stop};
+use crate::decisions::DecisionLog;
 use crate::door::Door;
 use crate::drain::Drain;
 use crate::log;
@@ -37,6 +38,8 @@ pub struct App {
     drain: DrainSettings,
     stop: Stop,
     control: Option<JoinHandle<()>>,
+    /// Dropped last, behind whatever could still be noted.
+    _decisions: Option<DecisionLog>,
 }
 
 impl App {
@@ -45,20 +48,13 @@ impl App {
         let listener = listen("--port", settings.listen)?;
         let admin_listener = listen("--admin-port", settings.admin)?;
         let (address, admin_address) = (local(&listener)?, local(&admin_listener)?);
-        let (reader, writer) = registry(
-            settings.policy.clone(),
-            settings.seed,
-            settings.health.clone(),
-            settings.breaker.clone(),
-        );
-        if settings.max_inflight_per_worker > 0 {
-            writer.bound(settings.max_inflight_per_worker);
-        }
+        let (reader, writer) = fleet(settings);
         let auditor = Arc::new(Auditor::default());
         let metrics =
             Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;
         let access_log = log::access(&settings.access_log, metrics.lines_dropped)?;
         let books = Books::new(metrics.router, access_log);
+        let decisions = log_decisions(settings, &writer, &metrics.registry)?;
         let router = Router::new(reader.clone(), writer.clone(), settings.router.clone(), books);
         let router = Arc::new(router);
         let admin = Admin {
@@ -91,6 +87,7 @@ impl App {
             drain: settings.drain,
             stop,
             control: Some(control),
+            _decisions: decisions,
         })
     }
 
@@ -267,6 +264,28 @@ impl Control {
             }
         }
     }
+}
+
+/// The fleet, empty.
+fn fleet(settings: &Settings) -> (Reader, Writer) {
+    let (policy, health, breaker) = (&settings.policy, &settings.health, &settings.breaker);
+    let (reader, writer) = registry(policy.clone(), settings.seed, health.clone(), breaker.clone());
+    if settings.max_inflight_per_worker > 0 {
+        writer.bound(settings.max_inflight_per_worker);
+    }
+    (reader, writer)
+}
+
+/// Has choices written down from now on, if they are to be.
+fn log_decisions(
+    settings: &Settings,
+    writer: &Writer,
+    metrics: &Registry,
+) -> Result<Option<DecisionLog>, StartupError> {
+    let Some(log) = &settings.decision_log else { return Ok(None) };
+    let log = DecisionLog::start(log, settings, metrics)?;
+    writer.note_in(log.ledger());
+    Ok(Some(log))
 }
 
 fn probe(settings: &Settings, reader: &Reader, writer: &Writer) -> Probe {

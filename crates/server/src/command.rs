@@ -10,6 +10,7 @@ use crate::config;
 use crate::demo::{self, Demo};
 use crate::flags::Flags;
 use crate::given::{Given, Place, Rejected};
+use crate::replay::{Replay, ReplayFlags};
 use crate::resolve;
 use crate::settings::Settings;
 use crate::simulate::{SimFlags, Simulation};
@@ -30,6 +31,8 @@ pub enum Command {
     Demo(Box<Demo>),
     /// Be simulated workers.
     Simulate(Simulation),
+    /// Replay a decision log.
+    Replay(Replay),
     /// Print this text, which is the help or the version, to stdout.
     Print(String),
 }
@@ -56,6 +59,8 @@ enum Chosen {
     Demo(DemoFlags),
     /// Run simulated workers alone
     Sim(SimFlags),
+    /// Replay a decision log offline: is each choice made again, and what would other policies have made of it?
+    Replay(ReplayFlags),
 }
 
 /// Where settings come from. `flags` only declares them: their values are taken on top of the file's.
@@ -111,6 +116,9 @@ pub fn parse(
         Some(Chosen::Sim(flags)) => Simulation::new(flags)
             .map(Command::Simulate)
             .map_err(|error| StartupError::FlagInvalid(format!("--{}: {}", error.key, error.problem))),
+        Some(Chosen::Replay(flags)) => Replay::new(flags)
+            .map(Command::Replay)
+            .map_err(|error| StartupError::FlagInvalid(format!("--{}: {}", error.key, error.problem))),
     }
 }
 
@@ -163,11 +171,13 @@ fn one_line(error: &clap::Error) -> String {
             format!("{flag}: there is no such flag{}", hint(ContextKind::SuggestedArg))
         }
         ErrorKind::UnknownArgument => {
-            format!("{flag}: a flag was expected here, or the command serve, check, demo or sim first")
+            format!(
+                "{flag}: a flag was expected here, or the command serve, check, demo, sim or replay first"
+            )
         }
         ErrorKind::InvalidSubcommand => {
             let name = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            format!("{name}: there is no such command; serve, check, demo and sim are allowed")
+            format!("{name}: there is no such command; serve, check, demo, sim and replay are allowed")
         }
         ErrorKind::ArgumentConflict
             if context(ContextKind::PriorArg).is_some_and(|prior| prior == argument) =>

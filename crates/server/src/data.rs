@@ -103,7 +103,7 @@ async fn serve(
     let cut = async {
         stop.cut.cancelled().await;
         drain.wake();
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         () = tasks.wait() => {}

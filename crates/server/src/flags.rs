@@ -238,4 +238,12 @@ pub struct Flags {
     /// The file that these lines are added to; - is stdout, where the event lines are too [default: -]
     #[arg(long, value_name = "FILE", help_heading = "Logging", allow_hyphen_values = true)]
     pub access_log_file: Option<Given>,
+    /// File for one JSON line for each choice of a worker, with all that it depended on, hashes instead of prompts; what
+    /// `forebay replay` reads. What is in the file is replaced [default: none]
+    #[arg(long, value_name = "FILE", help_heading = "Logging")]
+    pub decision_log: Option<Given>,
+    /// Memory for lines of the decision log that wait to be written, in bytes; what has no room is dropped and counted,
+    /// no request waits [default: 67108864]
+    #[arg(long, value_name = "BYTES", help_heading = "Logging")]
+    pub decision_log_buffer_size: Option<Given>,
 }

@@ -5,15 +5,18 @@
 //! - [`run`]: from settings to the end of the process.
 //! - [`app`]: listeners, threads and tasks put together; [`data`]: the data threads; [`http1`]: their
 //!   clients' connections; [`door`]: where requests come in.
+//! - [`decisions`]: the decision log.
 //! - [`admin`]: resets, the list of workers, metrics.
 //! - [`startup`], [`events`], [`log`], [`signals`]: how the process speaks and is spoken to.
 //! - [`demo`], [`simulate`]: simulated workers, with the router in front and alone.
+//! - [`replay`]: a decision log once more, offline.
 
 pub mod admin;
 pub mod app;
 pub mod command;
 pub mod config;
 pub mod data;
+pub mod decisions;
 pub mod demo;
 pub mod door;
 mod drain;
@@ -23,6 +26,7 @@ pub mod given;
 pub mod http1;
 mod limits;
 pub mod log;
+pub mod replay;
 pub mod resolve;
 mod rules;
 pub mod run;

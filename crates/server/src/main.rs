@@ -32,6 +32,7 @@ fn execute() -> Result<(), StartupError> {
             demo.run()
         }
         Command::Simulate(simulation) => simulation.run(),
+        Command::Replay(replay) => replay.run(),
         Command::Check { subject, settings } => print(&format!("ok: {subject}\n{settings}\n")),
         Command::Print(text) => print(&text),
     }

@@ -6,12 +6,13 @@ use forebay_policy::{CacheAwareSettings, HashKeyKind, PolicySettings};
 use forebay_router::{RouterSettings, Secret};
 use forebay_workers::{HealthSettings, WorkerUrl};
 
+use crate::decisions::{DECISION_BUFFER_BYTES, DecisionLogSettings};
 use crate::flags::Flags;
 use crate::given::{Given, Rejected};
 use crate::limits;
 use crate::rules::{
-    ACCESS_LOG, BOOL, BYTES, DURATION, FACTOR, HASH_SOURCE, HEADER, IP, LOG_FILE, LOG_FORMAT, LOG_LEVEL,
-    PATH, POLICY, PORT, PROBES, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS, TOKENS,
+    ACCESS_LOG, BOOL, BYTES, DURATION, FACTOR, FILE, HASH_SOURCE, HEADER, IP, LOG_FILE, LOG_FORMAT,
+    LOG_LEVEL, PATH, POLICY, PORT, PROBES, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS, TOKENS,
     TREE_BYTES,
 };
 use crate::settings::{AccessLogSettings, Listen, LogSettings, Settings};
@@ -84,6 +85,8 @@ pub fn settings(
         log_format,
         access_log,
         access_log_file,
+        decision_log,
+        decision_log_buffer_size,
     }: Flags,
 ) -> Result<Settings, Rejected> {
     let or = Settings::default();
@@ -212,6 +215,7 @@ pub fn settings(
             format: ACCESS_LOG.read("access-log", access_log, or.access_log.format)?,
             file: LOG_FILE.read("access-log-file", access_log_file, or.access_log.file)?,
         },
+        decision_log: decisions(decision_log, decision_log_buffer_size)?,
     })
 }
 
@@ -249,6 +253,12 @@ fn health(
         failure_threshold: PROBES.read("health-failure-threshold", failures, or.failure_threshold)?,
         success_threshold: PROBES.read("health-success-threshold", successes, or.success_threshold)?,
     })
+}
+
+fn decisions(file: Option<Given>, buffer: Option<Given>) -> Result<Option<DecisionLogSettings>, Rejected> {
+    let buffer_bytes = BYTES.read("decision-log-buffer-size", buffer, DECISION_BUFFER_BYTES)?;
+    let file = file.map(|file| FILE.of("decision-log", &file)).transpose()?;
+    Ok(file.map(|file| DecisionLogSettings { file, buffer_bytes }))
 }
 
 fn distinct_workers(given: Vec<Given>) -> Result<Vec<WorkerUrl>, Rejected> {

@@ -93,6 +93,15 @@ pub(crate) const REQUESTS: Rule<u32> =
     Rule { allowed: "a number of requests from 0 to 4294967295", read: |text| text.parse().ok() };
 pub(crate) const TOKENS: Rule<u64> =
     Rule { allowed: "a number of tokens from 0 to 18446744073709551615", read: |text| text.parse().ok() };
+/// Tokens in a second.
+pub(crate) const RATE: Rule<f64> = Rule {
+    allowed: "a number of tokens per second from 0.001 to 1000000000",
+    read: |text| text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate)),
+};
+pub(crate) const TOKENS_OF_CACHE: Rule<u64> = Rule {
+    allowed: "a number of tokens; at least 1",
+    read: |text| text.parse().ok().filter(|&tokens| tokens > 0),
+};
 pub(crate) const COUNT: Rule<u32> = Rule {
     allowed: "a number from 1 to 100000",
     read: |text| text.parse().ok().filter(|count| (1..=100_000).contains(count)),
@@ -108,6 +117,8 @@ pub(crate) const PATH: Rule<String> = Rule {
         fits.then(|| text.to_owned())
     },
 };
+pub(crate) const FILE: Rule<PathBuf> =
+    Rule { allowed: "the name of a file", read: |text| (!text.is_empty()).then(|| text.into()) };
 pub(crate) const HEADER: Rule<HeaderName> =
     Rule { allowed: "the name of a header", read: |text| HeaderName::from_bytes(text.as_bytes()).ok() };
 pub(crate) const HASH_SOURCE: Rule<HashKeyKind> = Rule {

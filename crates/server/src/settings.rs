@@ -10,6 +10,8 @@ use forebay_policy::PolicySettings;
 use forebay_router::{AccessFormat, RouterSettings};
 use forebay_workers::{BreakerSettings, HealthSettings, WorkerUrl};
 
+use crate::decisions::DecisionLogSettings;
+
 /// Most data threads that are started without being asked for.
 const MAX_DEFAULT_THREADS: usize = 4;
 
@@ -54,6 +56,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The line for each request.
     pub access_log: AccessLogSettings,
+    /// Where each choice is written down, if it is.
+    pub decision_log: Option<DecisionLogSettings>,
 }
 
 /// The line for each request.
@@ -141,6 +145,7 @@ impl Default for Settings {
             router: RouterSettings::default(),
             log: LogSettings::default(),
             access_log: AccessLogSettings::default(),
+            decision_log: None,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The record of decisions on its way to whoever writes it down: numbered in order, bounded, and never waited for.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use prometheus::IntCounter;
 
 use crate::note::Note;
 
@@ -16,7 +17,7 @@ pub struct Ledger {
     wake: Condvar,
     /// Bytes of notes that may wait.
     room: usize,
-    dropped: AtomicU64,
+    dropped: IntCounter,
 }
 
 #[derive(Debug, Default)]
@@ -28,10 +29,10 @@ struct Queue {
 }
 
 impl Ledger {
-    /// An empty one. Notes of about `room` bytes may wait to be written.
-    pub fn new(room: usize) -> Self {
+    /// An empty one. Notes of about `room` bytes may wait to be written; `dropped` counts those without room.
+    pub fn new(room: usize, dropped: IntCounter) -> Self {
         let queue = Mutex::new(Queue::default());
-        Self { queue, wake: Condvar::new(), room, dropped: AtomicU64::new(0) }
+        Self { queue, wake: Condvar::new(), room, dropped }
     }
 
     /// Takes a note and gives its number. If there is no room it is dropped and counted, and its number stays unused.
@@ -42,7 +43,7 @@ impl Ledger {
         queue.next += 1;
         if queue.bytes + weight > self.room || queue.closed {
             drop(queue);
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.dropped.inc();
             return number;
         }
         queue.bytes += weight;
@@ -74,7 +75,7 @@ impl Ledger {
 
     /// Notes for which there was no room.
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.dropped.get()
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -91,13 +92,17 @@ mod tests {
         Note::Removed { slot: Slot(slot) }
     }
 
+    fn with_room(room: usize) -> Ledger {
+        Ledger::new(room, IntCounter::new("dropped", "x").unwrap())
+    }
+
     fn numbers(ledger: &Ledger) -> Vec<u64> {
         ledger.take().unwrap().into_iter().map(|(number, _)| number).collect()
     }
 
     #[test]
     fn notes_come_out_in_order_with_their_numbers() {
-        let ledger = Ledger::new(10_000);
+        let ledger = with_room(10_000);
         for slot in 0..5 {
             assert_eq!(ledger.note(removed(slot)), u64::from(slot));
         }
@@ -107,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_dropped_and_counted_and_leaves_a_gap() {
-        let ledger = Ledger::new(3 * removed(0).weight());
+        let ledger = with_room(3 * removed(0).weight());
         (0..5).for_each(|slot| _ = ledger.note(removed(slot)));
         assert_eq!((numbers(&ledger), ledger.dropped()), (vec![0, 1, 2], 2));
         ledger.note(removed(5));
@@ -116,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_end_comes_after_what_was_noted_before() {
-        let ledger = Ledger::new(10_000);
+        let ledger = with_room(10_000);
         ledger.note(removed(0));
         ledger.close();
         ledger.note(removed(1));

@@ -15,6 +15,7 @@
 //! - [`blame`]: whose fault an error of a socket is.
 //! - [`served`]: what a worker says it serves.
 //! - [`note`], [`ledger`], `frozen`: the record of decisions, for whoever writes it down.
+//! - [`tried`]: whom one request has tried.
 //! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
 //! - `state`: what only writers see.
 //! - [`registry`]: the two handles on it all, one that reads and one that writes.
@@ -42,6 +43,7 @@ pub mod ranks;
 pub mod registry;
 pub mod served;
 mod state;
+pub mod tried;
 pub mod url;
 pub mod worker;
 pub mod world;
@@ -60,6 +62,7 @@ pub use ranks::Ranks;
 pub use registry::{Reader, Writer, registry};
 pub use served::{Models, ServedModel};
 pub use state::Parts;
+pub use tried::Tried;
 pub use url::{UrlError, WorkerUrl};
 pub use worker::{Blocker, Worker};
-pub use world::{By, Pool, PoolError, Selected, Selection, Tried, World};
+pub use world::{By, Pool, PoolError, Selected, Selection, World};

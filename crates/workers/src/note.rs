@@ -25,6 +25,8 @@ pub enum Note {
         slot: Slot,
         /// Its name, `url` or `url@rank`.
         name: Box<str>,
+        /// Its data-parallel rank, if ranks are told apart.
+        rank: Option<u32>,
     },
     /// A worker was taken off the list.
     Removed {
@@ -51,6 +53,8 @@ pub enum Note {
         epoch: u64,
         /// What its randomness starts from.
         seed: u64,
+        /// Whether its policies begin with nothing.
+        policies: bool,
     },
     /// A request that a worker was chosen for is over.
     Ended(Box<Ended>),
@@ -141,23 +145,16 @@ pub struct Ended {
     pub outcome: &'static str,
     /// Status that the client got; 0 if none.
     pub status: u16,
-    /// From the request's head to the first byte of the answer's body, in µs.
-    pub first_byte_us: Option<u64>,
+    /// From the request's head to the first token of the answer, in µs.
+    pub first_token_us: Option<u64>,
     /// From the request's head to the end, in µs.
     pub took_us: u64,
-    /// What the worker told of the tokens.
-    pub usage: Usage,
-}
-
-/// What a worker told of a request's tokens, as far as it did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Tokens of the prompt.
-    pub prompt: Option<u64>,
-    /// Those of them that were in its prefix cache.
-    pub cached: Option<u64>,
-    /// Tokens of the answer.
-    pub completion: Option<u64>,
+    /// Tokens of the prompt, if the worker told.
+    pub prompt_tokens: Option<u64>,
+    /// Those of them that were in its prefix cache, if it told.
+    pub cached_tokens: Option<u64>,
+    /// Tokens of the answer, if it told.
+    pub completion_tokens: Option<u64>,
 }
 
 impl Note {

@@ -170,7 +170,7 @@ impl State {
         let worker = Arc::new(worker);
         worker.pace.reset(self.epoch);
         host.joined_by(&worker);
-        self.note(|| Note::Added { slot, name: worker.name().into() });
+        self.note(|| added(&worker));
         worker
     }
 
@@ -197,7 +197,7 @@ impl State {
         self.ledger = Some(ledger);
         self.retire_policies();
         for worker in self.members.iter().flat_map(|member| member.host.workers()) {
-            self.note(|| Note::Added { slot: worker.slot(), name: worker.name().into() });
+            self.note(|| added(&worker));
         }
     }
 
@@ -222,7 +222,7 @@ impl State {
     pub(crate) fn begin(&mut self, parts: Parts, seed: Option<u64>) {
         self.epoch += 1;
         let (epoch, next_seed) = (self.epoch, seed.unwrap_or(self.seed));
-        self.note(|| Note::Reset { epoch, seed: next_seed });
+        self.note(|| Note::Reset { epoch, seed: next_seed, policies: parts.policies });
         if parts.policies {
             self.seed = next_seed;
             self.retire_policies();
@@ -344,6 +344,10 @@ impl Member {
     fn choosable(&self) -> &[Arc<Worker>] {
         if self.ranks.is_empty() { std::slice::from_ref(&self.whole) } else { &self.ranks }
     }
+}
+
+fn added(worker: &Worker) -> Note {
+    Note::Added { slot: worker.slot(), name: worker.name().into(), rank: worker.dp_rank() }
 }
 
 /// The number of `what` in the list, at whose end it is put if it is new.

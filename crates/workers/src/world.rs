@@ -12,6 +12,7 @@ use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::note::{Asked, Asker, Note};
 use crate::places::Places;
+use crate::tried::Tried;
 use crate::worker::Worker;
 
 /// One epoch's view of the fleet. A request keeps the one it was admitted under.
@@ -74,6 +75,11 @@ impl World {
     /// Seed that the policies of this epoch draw from.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Where choices, and how their requests ended, are noted, if they are.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.by_rank.all.ledger.as_deref()
     }
 
     /// Every worker that a request with a prompt may be given to, in slot order: ranks where they are told apart.
@@ -214,6 +220,11 @@ impl Pool {
     /// The members, in slot order.
     pub fn workers(&self) -> impl ExactSizeIterator<Item = &Arc<Worker>> {
         self.candidates.iter().map(|candidate| &candidate.worker)
+    }
+
+    /// Whether choices are noted.
+    pub fn is_noted(&self) -> bool {
+        self.ledger.is_some()
     }
 
     /// The policy that chooses here.
@@ -372,26 +383,5 @@ impl Fleet for View<'_> {
 
     fn generation(&self) -> u64 {
         self.pool.generation
-    }
-}
-
-/// The workers one request has tried. Empty for nearly every request, so it allocates only when used.
-#[derive(Debug, Default)]
-pub struct Tried(Vec<Slot>);
-
-impl Tried {
-    /// Notes a worker.
-    pub fn add(&mut self, slot: Slot) {
-        self.0.push(slot);
-    }
-
-    /// Whether it was tried.
-    pub fn contains(&self, slot: Slot) -> bool {
-        self.0.contains(&slot)
-    }
-
-    /// How many were tried.
-    pub fn count(&self) -> usize {
-        self.0.len()
     }
 }

@@ -97,6 +97,7 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("log-format", "xml", "text or json"),
         ("access-log", "xml", "none, json or text"),
         ("access-log-file", "logs/", "a file name, or - for stdout"),
+        ("decision-log-buffer-size", "0", "a number of bytes; at least 1"),
     ];
     for (flag, bad, allowed) in cases {
         assert_eq!(refused(&format!("--{flag}={bad}")), format!("--{flag}: {bad} is not {allowed}"));
@@ -108,8 +109,9 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
             format!("--{flag}: it is empty; at least one character is needed")
         );
     }
+    assert_eq!(refused("--decision-log="), "--decision-log: \"\" is not the name of a file");
     let command = <Flags as Args>::augment_args(clap::Command::new("x"));
-    assert_eq!(command.get_arguments().count(), cases.len() + secrets.len(), "a flag has no case");
+    assert_eq!(command.get_arguments().count(), cases.len() + secrets.len() + 1, "a flag has no case");
 }
 
 #[test]
@@ -119,8 +121,11 @@ fn what_clap_says_is_one_line_that_names_the_flag() {
         ("--prot 1", "--prot: there is no such flag; did you mean --port?"),
         ("--port 1 --port 2", "--port: it is given twice; once is allowed"),
         ("--admin-port 1 --prometheus-port 2", "--admin-port: it is given twice; once is allowed"),
-        ("foo", "foo: there is no such command; serve, check, demo and sim are allowed"),
-        ("serve foo", "foo: a flag was expected here, or the command serve, check, demo or sim first"),
+        ("foo", "foo: there is no such command; serve, check, demo, sim and replay are allowed"),
+        (
+            "serve foo",
+            "foo: a flag was expected here, or the command serve, check, demo, sim or replay first",
+        ),
         ("--port 1 serve", "serve: a command stands before all flags"),
         (
             "--trust-forwarded maybe",

@@ -4,7 +4,8 @@ use crate::worker::Worker;
 use crate::breaker::BreakerState;
 use crate::note::{Asker, Note};
 use crate::served::ServedModel;
-use crate::world::{By, Pool, PoolError, Tried};
+use crate::tried::Tried;
+use crate::world::{By, Pool, PoolError};
 use forebay_policy::{Ask, PolicyKind};
 use std::time::Duration;
 
@@ -213,7 +214,7 @@ fn a_reset_closes_breakers_and_requests_of_the_old_trial_do_not_open_them() {
 #[test]
 fn choices_and_what_changes_policies_are_noted_in_order() {
     let (reader, writer, _) = fleet(PolicyKind::RoundRobin, &[]);
-    let ledger = Arc::new(Ledger::new(1 << 20));
+    let ledger = Arc::new(Ledger::new(1 << 20, prometheus::IntCounter::new("dropped", "x").unwrap()));
     writer.note_in(Arc::clone(&ledger));
     let worker = whole(&writer.add("http://a:1".parse().unwrap()));
     serve(&writer, &worker, &[model("m", None, "m")]);
@@ -248,7 +249,7 @@ fn choices_and_what_changes_policies_are_noted_in_order() {
     let between: Vec<_> = notes[asked[0].0 as usize + 1..asked[1].0 as usize].iter().map(|n| &n.1).collect();
     assert!(matches!(between[0], Note::Capacity { tokens: 100, .. }), "{between:?}");
     assert!(between.iter().any(|note| matches!(note, Note::Forgot { .. })));
-    assert!(between.iter().any(|note| matches!(note, Note::Reset { epoch: 2, seed: 9 })));
+    assert!(between.iter().any(|note| matches!(note, Note::Reset { epoch: 2, seed: 9, policies: true })));
     let of_epoch =
         |wanted| move |note: &&(u64, Note)| matches!(&note.1, Note::Policy(made) if made.epoch == wanted);
     assert!(notes.iter().filter(of_epoch(2)).count() >= 1);
