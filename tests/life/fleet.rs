@@ -109,3 +109,26 @@ fn without_workers_it_runs_and_says_so() {
         assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 503);
     });
 }
+
+#[test]
+fn a_drained_worker_gets_no_more_requests_ends_those_it_has_and_leaves() {
+    run(async {
+        let site = Site::start(2, PolicyKind::RoundRobin).await;
+        let gate = site.workers[0].hold(forebay_sim::Stage::BeforeHead);
+        let mut client = site.client().await;
+        client.send(&request("POST", "/v1/completions", &[], br#"{"prompt":"a","max_tokens":1}"#)).await;
+        gate.wait_held(1).await;
+        let mut admin = site.admin().await;
+        assert_eq!(admin.post("/workers/7/drain", "").await.status(), 404);
+        let answer = admin.post("/workers/0/drain", "").await;
+        assert_eq!((answer.status(), &answer.json()["in_flight"]), (200, &1.into()));
+        assert_eq!(admin.get("/workers").await.json()["workers"][0]["health"], "draining");
+        let chosen = site.choices(4, |_| r#"{"prompt":"a","max_tokens":1}"#.to_owned()).await;
+        assert!(chosen.iter().all(|name| name == "w1"), "{chosen:?}");
+        assert_eq!(site.app.reader().world().workers().len(), 2, "it has a request still");
+        drop(gate);
+        assert_eq!(client.answer().await.unwrap().status(), 200);
+        let world = site.app.reader().wait_for(|world| world.workers().len() == 1).await;
+        assert_eq!(world.workers()[0].name(), site.workers[1].url());
+    });
+}

@@ -3,7 +3,8 @@
 use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
 use forebay_sim::Fault;
-use forebay_tests::{Site, run, site};
+use forebay_tests::scripted::Then;
+use forebay_tests::{Client, Scripted, Site, run, site};
 
 const WHOLE: &str = r#"{"prompt":"a","max_tokens":2}"#;
 
@@ -131,5 +132,29 @@ fn without_retries_one_worker_is_asked() {
         }
         assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 503);
         assert_eq!(seen(&site).iter().sum::<usize>(), 1);
+    });
+}
+
+#[test]
+fn a_worker_that_asks_to_be_left_alone_is_as_long_as_there_is_another() {
+    run(async {
+        let busy = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 20\r\ncontent-length: 0\r\n\r\n";
+        let asking = Scripted::start(busy, Then::Keep).await;
+        let other = Scripted::start("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", Then::Keep).await;
+        let app = site::start(&site::settings(PolicyKind::RoundRobin, &[asking.url(), other.url()])).await;
+        let mut client = Client::connect(&app.url()).await;
+        for _ in 0..6 {
+            assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
+        }
+        assert_eq!((asking.requests(), other.requests()), (1, 6), "it is left alone after the first");
+        assert_eq!(app.reader().world().workers()[0].health_word(), "paused");
+        drop(other);
+        let answer = client.post("/v1/completions", WHOLE).await;
+        assert_eq!(
+            (answer.status(), answer.header("retry-after").as_str()),
+            (503, "20"),
+            "nobody else is left"
+        );
+        assert_eq!(asking.requests(), 2);
     });
 }

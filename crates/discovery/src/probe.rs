@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_workers::{Host, Models, Reader, Writer};
+use forebay_workers::{Blocker, Host, Models, Reader, Writer};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -41,7 +41,7 @@ impl Probe {
                 () = round => false,
                 () = self.stop.cancelled() => true,
             };
-            if stopped {
+            if stopped || host.blocked_by(Blocker::Removed) {
                 return;
             }
             tokio::select! {

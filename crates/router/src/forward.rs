@@ -15,7 +15,7 @@ use crate::leg::Leg;
 use crate::line::InLine;
 use crate::metrics::RouterMetrics;
 use crate::outcome::{Outcome, Verdict};
-use crate::retry::{Again, asks_for_patience};
+use crate::retry::{Again, asks_for_patience, pause};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
 use crate::upstream::Answer;
@@ -94,7 +94,7 @@ impl Forward<'_> {
     ) -> Result<Forwarded, Failure> {
         let Progress { attempts, line } = progress;
         if line.is_none() {
-            self.shard.budget.earn();
+            self.shard.budget.earn(pool.epoch());
             if pool.bound().is_some_and(|places| places.is_awaited(pool.label())) {
                 return Err(Failure::Overloaded);
             }
@@ -112,6 +112,10 @@ impl Forward<'_> {
                 Ok(answer) => {
                     let slot = guard.worker().slot();
                     let again = Again::of(answer.status);
+                    if let (Again::Busy, Some(pause)) = (again, pause(&answer.headers)) {
+                        let until = clock::now_ms() + u64::try_from(pause.as_millis()).unwrap_or(0);
+                        guard.worker().host().pause(until);
+                    }
                     let policy = Arc::clone(pool.policy());
                     let chosen = Chosen { choice, policy, is_text: asked.tokens.is_none() };
                     let kept = Kept { again, forwarded: course.judge(answer, guard, chosen) };

@@ -1,7 +1,7 @@
 //! Whether a request gets another attempt: which answers are worth one, what they may cost, how long to wait. It talks
 //! to nobody.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode, header};
@@ -90,9 +90,22 @@ pub(crate) fn asks_for_patience(headers: &HeaderMap) -> bool {
     headers.contains_key(header::RETRY_AFTER)
 }
 
+/// Longest time that a worker is left alone, whatever it asks for: nobody can call it back.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// For how long a busy worker wants to be left alone, if it said so in seconds.
+pub(crate) fn pause(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: u64 = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    (seconds > 0).then(|| Duration::from_secs(seconds).min(LONGEST_PAUSE))
+}
+
 /// What retries of answers may cost: a tenth of the traffic, so that they never make an overload worse. One for each
 /// data thread.
-pub(crate) struct Budget(AtomicI64);
+pub(crate) struct Budget {
+    saved: AtomicI64,
+    /// The trial that it was saved up in.
+    epoch: AtomicU64,
+}
 
 /// Price of a retry, in requests.
 const PRICE: i64 = 10;
@@ -105,13 +118,17 @@ const EACH_SECOND: i64 = 10 * PRICE;
 
 impl Default for Budget {
     fn default() -> Self {
-        Self(AtomicI64::new(EACH_SECOND))
+        Self { saved: AtomicI64::new(EACH_SECOND), epoch: AtomicU64::new(0) }
     }
 }
 
 impl Budget {
-    /// A request came.
-    pub(crate) fn earn(&self) {
+    /// A request of this trial came. A new trial begins with a new budget.
+    pub(crate) fn earn(&self, epoch: u64) {
+        if self.epoch.load(Ordering::Relaxed) < epoch {
+            self.epoch.store(epoch, Ordering::Relaxed);
+            self.saved.store(EACH_SECOND, Ordering::Relaxed);
+        }
         self.add(1);
     }
 
@@ -122,9 +139,9 @@ impl Budget {
 
     /// Pays for a retry; false if there is not enough.
     pub(crate) fn pay(&self) -> bool {
-        let enough = self.0.load(Ordering::Relaxed) >= PRICE;
+        let enough = self.saved.load(Ordering::Relaxed) >= PRICE;
         if enough {
-            self.0.fetch_sub(PRICE, Ordering::Relaxed);
+            self.saved.fetch_sub(PRICE, Ordering::Relaxed);
         }
         enough
     }
@@ -136,8 +153,8 @@ impl Budget {
 
     /// Only the data thread itself writes, so that two steps are as good as one.
     fn add(&self, amount: i64) {
-        let saved = self.0.load(Ordering::Relaxed);
-        self.0.store((saved + amount).min(MOST), Ordering::Relaxed);
+        let saved = self.saved.load(Ordering::Relaxed);
+        self.saved.store((saved + amount).min(MOST), Ordering::Relaxed);
     }
 }
 
@@ -148,12 +165,36 @@ mod tests {
     #[test]
     fn retries_of_answers_cost_a_tenth_of_the_traffic() {
         let budget = Budget::default();
+        budget.earn(1);
         while budget.pay() {}
         let retried = (0..1000).filter(|_| {
-            budget.earn();
+            budget.earn(1);
             budget.pay()
         });
         assert_eq!(retried.count(), 100);
+    }
+
+    #[test]
+    fn a_new_trial_begins_with_a_new_budget() {
+        let budget = Budget::default();
+        budget.earn(1);
+        while budget.pay() {}
+        budget.earn(1);
+        assert!(!budget.pay());
+        budget.earn(2);
+        assert_eq!((0..100).filter(|_| budget.pay()).count(), 10);
+    }
+
+    #[test]
+    fn a_worker_is_left_alone_for_as_long_as_it_says_within_reason() {
+        let asked = |value: &'static str| {
+            pause(&HeaderMap::from_iter([(header::RETRY_AFTER, http::HeaderValue::from_static(value))]))
+        };
+        assert_eq!(asked("7"), Some(Duration::from_secs(7)));
+        assert_eq!(asked("86400"), Some(LONGEST_PAUSE));
+        for nothing in ["0", "-1", "soon", "Wed, 21 Oct 2026 07:28:00 GMT"] {
+            assert_eq!(asked(nothing), None);
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ use forebay_workers::{By, Models, Reader, Worker, Writer};
 use prometheus::{Registry, TextEncoder};
 use serde::{Deserialize, Serialize};
 
+use crate::fleet;
+
 /// What the admin API works on.
 pub struct Admin {
     /// Reads the fleet.
@@ -27,12 +29,14 @@ pub struct Admin {
 
 /// The admin API as a service.
 pub fn api(admin: Admin) -> Router {
+    let fleet = fleet::routes(admin.reader.clone(), admin.writer.clone());
     Router::new()
         .route("/metrics", get(metrics))
         .route("/admin/reset", post(reset))
         .route("/workers", get(workers))
         .fallback(nothing)
         .with_state(Arc::new(admin))
+        .merge(fleet)
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {

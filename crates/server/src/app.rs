@@ -257,6 +257,9 @@ impl Control {
             for found in self.auditor.audit(&self.probe.reader.world()) {
                 tracing::error!(counter = "in_flight", found, "an invariant is broken");
             }
+            for host in self.probe.writer.remove_drained() {
+                tracing::info!(worker = host.url().as_str(), "worker is drained, and off the list");
+            }
             let retired = self.probe.writer.take_retired();
             if !retired.is_empty() {
                 // Large trees take milliseconds to take apart: neither requests nor probes wait for that.

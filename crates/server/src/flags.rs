@@ -138,7 +138,8 @@ pub struct Flags {
     /// the traffic [default: 5]
     #[arg(long, value_name = "N", help_heading = "Retries")]
     pub retry_max_retries: Option<Given>,
-    /// Ask one worker only, whatever comes of it [default: false]
+    /// Ask one worker only, whatever comes of it, as in vllm-router: not even one that refuses the connection is left for
+    /// another. --retry-max-retries 1 still does that [default: false]
     #[arg(long, value_name = "BOOL", help_heading = "Retries")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub disable_retries: Option<Given>,

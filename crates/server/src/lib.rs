@@ -22,6 +22,7 @@ pub mod door;
 mod drain;
 pub mod events;
 pub mod flags;
+mod fleet;
 pub mod given;
 pub mod http1;
 mod limits;

@@ -30,6 +30,8 @@ pub struct Host {
     models: ArcSwap<Models>,
     version: ArcSwap<Option<String>>,
     models_stale: AtomicBool,
+    /// Until when it is left alone.
+    paused_until_ms: AtomicU64,
     look: Notify,
 }
 
@@ -53,6 +55,7 @@ impl Host {
             models: ArcSwap::from_pointee(Models::Unread),
             version: ArcSwap::from_pointee(None),
             models_stale: AtomicBool::new(false),
+            paused_until_ms: AtomicU64::new(0),
             look: Notify::new(),
         }
     }
@@ -176,6 +179,26 @@ impl Host {
         if self.block(Blocker::Suspect) {
             self.look_now();
         }
+    }
+
+    /// It asked to be left alone until then: others are chosen meanwhile, if there are any.
+    pub fn pause(&self, until_ms: u64) {
+        self.paused_until_ms.fetch_max(until_ms, Ordering::Relaxed);
+        self.block(Blocker::Paused);
+    }
+
+    /// Whether it is over that it is left alone.
+    pub(crate) fn resumes(&self, now_ms: u64) -> bool {
+        let is_over = now_ms >= self.paused_until_ms.load(Ordering::Relaxed);
+        if is_over {
+            self.unblock(Blocker::Paused);
+        }
+        is_over
+    }
+
+    /// Whether it is to be removed and nothing of it is under way any more.
+    pub fn is_drained(&self) -> bool {
+        self.blocked_by(Blocker::Draining) && self.workers().iter().all(|worker| worker.in_flight() == 0)
     }
 
     /// A probe is asked for.

@@ -85,6 +85,21 @@ impl Writer {
         self.change(|state| state.remove(host));
     }
 
+    /// No request is given to a URL any more. What is under way there ends on its own; then [`Self::remove_drained`]
+    /// takes it off the list.
+    pub fn drain(&self, host: &Arc<Host>) {
+        host.block(Blocker::Draining);
+        self.changed();
+    }
+
+    /// Takes the URLs off the list that are drained; gives them.
+    pub fn remove_drained(&self) -> Vec<Arc<Host>> {
+        let world = self.0.world.load_full();
+        let drained: Vec<_> = world.hosts().iter().filter(|host| host.is_drained()).cloned().collect();
+        drained.iter().for_each(|host| self.remove(host));
+        drained
+    }
+
     /// Says which ranks are behind a URL: each becomes a worker of its own, and those that are there already stay as they
     /// are. `None` makes it one worker. True if that was not known.
     pub fn ranks(&self, host: &Arc<Host>, ranks: Option<Ranks>) -> bool {

@@ -29,6 +29,10 @@ pub enum Blocker {
     Open = 8,
     /// So is the one of its host.
     HostOpen = 16,
+    /// It asked to be left alone for a while.
+    Paused = 32,
+    /// It is to be removed when its last leg has ended.
+    Draining = 64,
 }
 
 /// Blockers that let requests pass now and then.
@@ -124,7 +128,10 @@ impl Worker {
 
     /// Whether a policy may choose it at `now_ms`: as [`Self::eligible`], and as a probe of breakers.
     pub fn admits(&self, now_ms: u64) -> bool {
-        let blockers = self.blockers.load(Ordering::Relaxed);
+        let mut blockers = self.blockers.load(Ordering::Relaxed);
+        if blockers & Blocker::Paused as u32 != 0 && self.host.resumes(now_ms) {
+            blockers &= !(Blocker::Paused as u32);
+        }
         blockers == 0
             || (blockers & !BREAKERS == 0
                 && self.breakers(blockers).into_iter().flatten().all(|circuit| circuit.admits(now_ms)))
@@ -139,6 +146,11 @@ impl Worker {
         }
         let open = self.breakers(blockers).into_iter().flatten();
         open.map(|circuit| circuit.trickles(now_ms)).try_fold(0, |last, opened| Some(last.max(opened?)))
+    }
+
+    /// Whether nothing keeps it from being chosen but that it asked to be left alone.
+    pub(crate) fn is_only_paused(&self) -> bool {
+        self.blockers.load(Ordering::Relaxed) == Blocker::Paused as u32
     }
 
     /// Its own breaker and the host's, those that keep it out.
@@ -345,12 +357,16 @@ impl Worker {
         !self.blocked_by(Blocker::Unhealthy) && !self.blocked_by(Blocker::Suspect)
     }
 
-    /// State of health in a word: `unhealthy`, `suspect` or `healthy`.
+    /// State of health in a word: `draining`, `unhealthy`, `suspect`, `paused` or `healthy`.
     pub fn health_word(&self) -> &'static str {
-        if self.blocked_by(Blocker::Unhealthy) {
+        if self.blocked_by(Blocker::Draining) {
+            "draining"
+        } else if self.blocked_by(Blocker::Unhealthy) {
             "unhealthy"
         } else if self.blocked_by(Blocker::Suspect) {
             "suspect"
+        } else if self.blocked_by(Blocker::Paused) {
+            "paused"
         } else {
             "healthy"
         }

@@ -217,6 +217,11 @@ impl Pool {
         self.label
     }
 
+    /// The trial that it belongs to.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The members, in slot order.
     pub fn workers(&self) -> impl ExactSizeIterator<Item = &Arc<Worker>> {
         self.candidates.iter().map(|candidate| &candidate.worker)
@@ -259,12 +264,19 @@ impl Pool {
     /// The same, for a request that the record of decisions names.
     pub fn select_for(&self, asker: Asker<'_>, ask: &Ask<'_>, tried: &Tried) -> Selection {
         let most = self.bound.as_ref().map_or(u32::MAX, |places| places.most());
-        let view = View { pool: self, tried, now_ms: ask.now_ms, most, only: None };
-        self.select_from(ask, &view, asker).or_else(|| {
-            // Every breaker is open: the least bad worker is asked now and then, so that this ends with its cause.
-            let only = Some(self.least_bad(tried, ask.now_ms)?);
-            self.select_from(ask, &View { only, ..view }, asker)
-        })
+        let view = View { pool: self, tried, now_ms: ask.now_ms, most, only: None, takes_paused: false };
+        self.select_from(ask, &view, asker)
+            .or_else(|| {
+                // Every breaker is open: the least bad worker is asked now and then, so that this ends with its cause.
+                let only = Some(self.least_bad(tried, ask.now_ms)?);
+                self.select_from(ask, &View { only, ..view }, asker)
+            })
+            .or_else(|| {
+                // Whoever is left asked to be left alone: what it says to that is the client's to know.
+                let is_left =
+                    self.workers().any(|worker| worker.is_only_paused() && !tried.contains(worker.slot()));
+                is_left.then(|| self.select_from(ask, &View { takes_paused: true, ..view }, asker)).flatten()
+            })
     }
 
     fn select_from(&self, ask: &Ask<'_>, view: &View<'_>, asker: Asker<'_>) -> Selection {
@@ -330,6 +342,8 @@ struct View<'a> {
     most: u32,
     /// Nobody but this one, whatever its breaker says.
     only: Option<usize>,
+    /// Also those that asked to be left alone.
+    takes_paused: bool,
 }
 
 impl Fleet for View<'_> {
@@ -347,8 +361,10 @@ impl Fleet for View<'_> {
 
     fn eligible(&self, i: usize) -> bool {
         let worker = &self.pool.candidates[i].worker;
-        self.only.map_or_else(|| worker.admits(self.now_ms), |only| only == i)
-            && !self.tried.contains(worker.slot())
+        self.only.map_or_else(
+            || worker.admits(self.now_ms) || (self.takes_paused && worker.is_only_paused()),
+            |only| only == i,
+        ) && !self.tried.contains(worker.slot())
             && (self.most == u32::MAX || worker.in_flight() < self.most)
     }
 
