@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use memchr::{memchr, memchr3, memmem};
+use memchr::memmem;
 
 /// Token counts as a worker reported them. Counts that a later report leaves out keep their last value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -133,8 +133,10 @@ impl Usage {
     /// What the last usage object in the end of a whole answer reports. Text that a model wrote cannot be taken for one,
     /// since its quotes are escaped.
     pub fn at_end(end: &[u8]) -> Self {
-        static LAST: LazyLock<memmem::FinderRev<'static>> = LazyLock::new(|| memmem::FinderRev::new(NAME));
-        LAST.rfind(end).map(|at| Self::parse(&end[at + NAME.len()..])).unwrap_or_default()
+        // Forwards, since only that search is vectorised.
+        static FINDER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(NAME));
+        let last = FINDER.find_iter(end).last();
+        last.map(|at| Self::parse(&end[at + NAME.len()..])).unwrap_or_default()
     }
 
     /// True if nothing was reported.
@@ -157,7 +159,8 @@ impl Usage {
         if rest.first() != Some(&b'{') {
             return usage;
         }
-        while let Some(at) = memchr3(b'{', b'}', b'"', rest) {
+        // Names and numbers are a few bytes each: to step over them costs less than to call a search.
+        while let Some(at) = rest.iter().position(|byte| matches!(byte, b'{' | b'}' | b'"')) {
             let byte = rest[at];
             rest = &rest[at + 1..];
             match byte {
@@ -165,7 +168,7 @@ impl Usage {
                 b'}' if depth == 1 => break,
                 b'}' => depth -= 1,
                 _ => {
-                    let Some(close) = memchr(b'"', rest) else { break };
+                    let Some(close) = rest.iter().position(|byte| *byte == b'"') else { break };
                     let (name, behind) = rest.split_at(close);
                     rest = &behind[1..];
                     usage.member(name, rest);

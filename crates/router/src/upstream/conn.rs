@@ -1,6 +1,6 @@
 //! One connection to a worker: connect, send, await the head, read the body.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -23,13 +23,17 @@ thread_local! {
     /// What a read goes into before its payload is copied to a buffer of the right size. One for each thread, so that
     /// a stream that waits for its next token holds no buffer.
     static SCRATCH: RefCell<Box<[u8; 64 * 1024]>> = RefCell::new(Box::new([0; 64 * 1024]));
+
+    /// Where the next request's head is written. One for each thread, so that an idle connection holds none.
+    static PAGE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
+
+/// Up to this many bytes, head and body are copied together: a gathering write costs the kernel more than that.
+const JOINED: usize = 8 * 1024;
 
 /// An open connection on which nothing is under way.
 pub struct Conn {
     io: TcpStream,
-    /// Head of the request to send; kept for its capacity.
-    head: Vec<u8>,
     reused: bool,
 }
 
@@ -78,7 +82,7 @@ impl Conn {
         let connect = TcpStream::connect((url.host(), url.port()));
         let io = tokio::time::timeout(timeout, connect).await.map_err(|_| io::ErrorKind::TimedOut)??;
         io.set_nodelay(true)?;
-        Ok(Self { io, head: Vec::new(), reused: false })
+        Ok(Self { io, reused: false })
     }
 
     /// Whether the other side has neither closed nor sent anything, as far as the runtime was told. No system call.
@@ -96,11 +100,12 @@ impl Conn {
         body: &Bytes,
         home: (&Arc<Idle>, u32),
     ) -> Result<Answer, ExchangeError> {
-        self.head.clear();
-        write_head(&mut self.head);
-        let mut sending = Sending { sent: 0, head_so_far: Vec::new() };
-        let Begun { head, first, clean } = poll_fn(|cx| sending.poll(cx, &mut self, method, body)).await?;
-        let sent_all = sending.sent == self.head.len() + body.len();
+        let mut page = PAGE.take();
+        page.clear();
+        write_head(&mut page);
+        let mut sending = Sending::new(page, body);
+        let Begun { head, first, clean } = poll_fn(|cx| sending.poll(cx, &mut self, method)).await?;
+        let sent_all = sending.has_sent_all();
         let Head { status, headers, decoder, keep_alive, .. } = head;
         let home = (keep_alive && sent_all && clean).then(|| (Arc::clone(home.0), home.1));
         let mut upstream = Upstream { conn: Some(self), decoder, first, home };
@@ -128,22 +133,38 @@ struct Begun {
 
 /// The first half of an exchange: request out, head in. Reads while it writes, since a worker may answer before it
 /// has read everything.
-struct Sending {
+struct Sending<'b> {
+    /// The head, and a small body behind it; given back when all is sent.
+    page: Vec<u8>,
+    /// The body, if it is not in the page.
+    body: &'b [u8],
+    /// Bytes of both that have been sent.
     sent: usize,
     /// What has come of a head that one read did not complete.
     head_so_far: Vec<u8>,
 }
 
-impl Sending {
+impl<'b> Sending<'b> {
+    fn new(mut page: Vec<u8>, body: &'b [u8]) -> Self {
+        let joins = page.len() + body.len() <= JOINED;
+        if joins {
+            page.extend_from_slice(body);
+        }
+        Self { page, body: if joins { &[] } else { body }, sent: 0, head_so_far: Vec::new() }
+    }
+
+    fn has_sent_all(&self) -> bool {
+        self.sent >= self.page.len() + self.body.len()
+    }
+
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
         conn: &mut Conn,
         method: &Method,
-        body: &Bytes,
     ) -> Poll<Result<Begun, ExchangeError>> {
         // A failed write says nothing yet: the worker may have answered and closed. The read will tell.
-        let write_error = match self.poll_write(cx, conn, body) {
+        let write_error = match self.poll_write(cx, conn) {
             Poll::Ready(Err(error)) => Some(error),
             Poll::Ready(Ok(())) | Poll::Pending => None,
         };
@@ -173,19 +194,23 @@ impl Sending {
         }
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, conn: &mut Conn, body: &Bytes) -> Poll<io::Result<()>> {
-        let Conn { io, head, .. } = conn;
-        while self.sent < head.len() + body.len() {
-            let wrote = if self.sent < head.len() {
-                let slices = [IoSlice::new(&head[self.sent..]), IoSlice::new(body)];
-                ready!(Pin::new(&mut *io).poll_write_vectored(cx, &slices))?
-            } else {
-                ready!(Pin::new(&mut *io).poll_write(cx, &body[self.sent - head.len()..]))?
+    fn poll_write(&mut self, cx: &mut Context<'_>, conn: &mut Conn) -> Poll<io::Result<()>> {
+        let mut io = Pin::new(&mut conn.io);
+        while !self.has_sent_all() {
+            let wrote = match (self.page.get(self.sent..), self.body) {
+                (Some(page @ [_, ..]), []) => ready!(io.as_mut().poll_write(cx, page))?,
+                (Some(page @ [_, ..]), body) => {
+                    ready!(io.as_mut().poll_write_vectored(cx, &[IoSlice::new(page), IoSlice::new(body)]))?
+                }
+                (_, body) => ready!(io.as_mut().poll_write(cx, &body[self.sent - self.page.len()..]))?,
             };
             if wrote == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.sent += wrote;
+        }
+        if self.page.capacity() > 0 {
+            PAGE.set(std::mem::take(&mut self.page));
         }
         Poll::Ready(Ok(()))
     }

@@ -1,7 +1,7 @@
 //! The head of a response, from the bytes of one or more reads.
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 
 use super::framing::Decoder;
@@ -76,24 +76,29 @@ fn parse_one<const N: usize>(wire: &[u8], method: &Method) -> Result<Option<Head
     if status == StatusCode::SWITCHING_PROTOCOLS {
         return Err(HeadError::Unsupported);
     }
+    // One copy of the head, shared by all values.
+    let bytes = Bytes::copy_from_slice(&wire[..length]);
     let mut framing = Framing { keep_alive: response.version == Some(1), ..Framing::default() };
+    let mut headers = HeaderMap::with_capacity(response.headers.len() + 2);
     for field in response.headers.iter() {
-        framing.note(field)?;
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Malformed)?;
+        if framing.keeps(&name, field.value)? {
+            let value = bytes.slice_ref(rebase(&bytes, wire, field.value));
+            let value = HeaderValue::from_maybe_shared(value).map_err(|_| HeadError::Malformed)?;
+            headers.append(name, value);
+        }
+    }
+    for name in framing.named.into_iter().flat_map(tokens) {
+        if let Ok(name) = HeaderName::from_bytes(name) {
+            headers.remove(name);
+        }
     }
     let decoder = framing.decoder(status, method)?;
     let keep_alive = framing.keep_alive
         && decoder != Decoder::UntilClose
         && !(framing.chunked && framing.length.is_some());
-    // One copy of the head, shared by all values.
-    let bytes = Bytes::copy_from_slice(&wire[..length]);
-    let mut headers = HeaderMap::with_capacity(response.headers.len() + 1);
-    for field in response.headers.iter().filter(|field| !framing.drops(field.name)) {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Malformed)?;
-        let value = bytes.slice_ref(rebase(&bytes, wire, field.value));
-        let value = HeaderValue::from_maybe_shared(value).map_err(|_| HeadError::Malformed)?;
-        headers.append(name, value);
-    }
-    if let (Some(length), false) = (framing.length, framing.chunked) {
+    // Where there is a body to read, that says how long it is.
+    if let (Some(length), false, true) = (framing.length, framing.chunked, decoder.is_done()) {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     Ok(Some(Head { status, headers, decoder, keep_alive, length }))
@@ -116,32 +121,39 @@ struct Framing<'a> {
 }
 
 impl<'a> Framing<'a> {
-    fn note(&mut self, field: &httparse::Header<'a>) -> Result<(), HeadError> {
-        if field.name.eq_ignore_ascii_case("content-length") {
-            let text = std::str::from_utf8(field.value).map_err(|_| HeadError::Length)?.trim();
-            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            let length = text.parse().ok().filter(|_| digits).ok_or(HeadError::Length)?;
-            if self.length.is_some_and(|known| known != length) {
-                return Err(HeadError::Length);
+    /// Takes note of a header; false if it belongs to this connection only, or is written anew.
+    fn keeps(&mut self, name: &HeaderName, value: &'a [u8]) -> Result<bool, HeadError> {
+        match *name {
+            header::CONTENT_LENGTH => {
+                let text = std::str::from_utf8(value).map_err(|_| HeadError::Length)?.trim();
+                let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+                let length = text.parse().ok().filter(|_| digits).ok_or(HeadError::Length)?;
+                if self.length.is_some_and(|known| known != length) {
+                    return Err(HeadError::Length);
+                }
+                self.length = Some(length);
             }
-            self.length = Some(length);
-        } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
-            if self.chunked || !field.value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                return Err(HeadError::Unsupported);
+            header::TRANSFER_ENCODING => {
+                if self.chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                    return Err(HeadError::Unsupported);
+                }
+                self.chunked = true;
             }
-            self.chunked = true;
-        } else if field.name.eq_ignore_ascii_case("connection") {
-            for token in tokens(field.value) {
-                if token.eq_ignore_ascii_case(b"close") {
-                    self.keep_alive = false;
-                } else if token.eq_ignore_ascii_case(b"keep-alive") {
-                    self.keep_alive = true;
-                } else {
-                    self.named = Some(field.value);
+            header::CONNECTION => {
+                for token in tokens(value) {
+                    if token.eq_ignore_ascii_case(b"close") {
+                        self.keep_alive = false;
+                    } else if token.eq_ignore_ascii_case(b"keep-alive") {
+                        self.keep_alive = true;
+                    } else {
+                        self.named = Some(value);
+                    }
                 }
             }
+            header::UPGRADE | header::TRAILER => {}
+            _ => return Ok(!matches!(name.as_str(), "keep-alive" | "proxy-connection")),
         }
-        Ok(())
+        Ok(false)
     }
 
     fn decoder(&self, status: StatusCode, method: &Method) -> Result<Decoder, HeadError> {
@@ -153,21 +165,6 @@ impl<'a> Framing<'a> {
             (_, _, Some(length)) => Decoder::length(length),
             (_, _, None) => Decoder::UntilClose,
         })
-    }
-
-    /// Whether a header belongs to this connection only, or is written anew.
-    fn drops(&self, name: &str) -> bool {
-        const HOP: [&str; 7] = [
-            "connection",
-            "keep-alive",
-            "proxy-connection",
-            "transfer-encoding",
-            "upgrade",
-            "trailer",
-            "content-length",
-        ];
-        HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop))
-            || self.named.is_some_and(|v| tokens(v).any(|token| token.eq_ignore_ascii_case(name.as_bytes())))
     }
 }
 
