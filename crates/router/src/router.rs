@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -174,7 +174,11 @@ impl Router {
     ) -> Response<ResponseBody> {
         let times = &self.settings.times;
         let deadline = times.request.and_then(|limit| call.record.account.started.checked_add(limit));
-        match self.within(deadline, self.find_answer(shard, &mut call, body)).await {
+        let found = {
+            let finding = pin!(self.find_answer(shard, &mut call, body));
+            self.within(deadline, finding).await
+        };
+        match found {
             Ok(forwarded) => {
                 let patience = Patience::new(times.stream_idle, deadline);
                 call.relayed(forwarded, patience, self.settings.expose_routing_headers)
@@ -266,9 +270,9 @@ impl Router {
     async fn within<T>(
         &self,
         deadline: Option<Instant>,
-        work: impl Future<Output = Result<T, Failure>>,
+        // Pinned, since it is large and would be moved once more for each request.
+        mut work: Pin<&mut (impl Future<Output = Result<T, Failure>> + Send)>,
     ) -> Result<T, Failure> {
-        let mut work = pin!(work);
         let watched = poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Pending if self.books.is_cut() => Poll::Ready(Err(Failure::Drained)),
             polled => polled,
