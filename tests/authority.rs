@@ -79,7 +79,7 @@ mod tests {
                 for (j, host) in ["localhost", "127.0.0.1:1", "[::1]:30000"].into_iter().enumerate() {
                     let (status, text) = post(&url, "/admin/reset", &[("host", host)]).await;
                     let epoch = (i * 3 + j + 2) as u64;
-                    assert_eq!((status, text), (200, format!(r#"{{"epoch":{epoch}}}"#)));
+                    assert!(status == 200 && text.starts_with(&format!(r#"{{"epoch":{epoch},"#)), "{text}");
                     assert_eq!(site.epoch(), epoch);
                 }
             }

@@ -109,6 +109,12 @@ impl Policy {
         }
     }
 
+    /// Choices made so far.
+    #[must_use]
+    pub fn choices(&self) -> u64 {
+        self.lock().choices
+    }
+
     /// Which policy this is.
     #[must_use]
     pub const fn kind(&self) -> PolicyKind {

@@ -2,10 +2,11 @@
 //! nothing and counts nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_openai::Usage;
-use forebay_policy::Choice;
+use forebay_policy::{Choice, Slot};
 use forebay_workers::note::Ended;
 use forebay_workers::{Worker, World};
 use http::HeaderValue;
@@ -47,10 +48,12 @@ pub struct Account {
     pub response_bytes: u64,
     /// What the worker told of tokens at the end of its answer.
     pub tokens: Usage,
+    /// Internal fields that were taken out of it.
+    pub stripped: Vec<&'static str>,
 }
 
 /// The workers that a request was given to, one after the other.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Attempts {
     /// How many there were; 0 if it came to none.
     pub count: u32,
@@ -58,6 +61,20 @@ pub struct Attempts {
     pub last: Option<Choice>,
     /// Its number in the record of decisions, if there is one.
     pub noted: Option<u64>,
+    /// Where whoever lists the requests under way reads which worker has it.
+    pub(crate) place: Option<Arc<Place>>,
+}
+
+impl Attempts {
+    /// It is given to one more worker. `noted` is the choice's number in the record of decisions.
+    pub(crate) fn note(&mut self, choice: Choice, noted: Option<u64>) {
+        self.count += 1;
+        self.last = Some(choice);
+        self.noted = noted;
+        if let Some(place) = &self.place {
+            place.chose(choice.slot);
+        }
+    }
 }
 
 impl Account {
@@ -79,6 +96,7 @@ impl Account {
             request_bytes: 0,
             response_bytes: 0,
             tokens: Usage::default(),
+            stripped: Vec::new(),
         }
     }
 
@@ -101,5 +119,39 @@ impl Account {
     /// The worker that was asked last.
     pub fn worker(&self) -> Option<&Arc<Worker>> {
         self.world.worker(self.attempts.last?.slot)
+    }
+}
+
+/// What a request tells of itself while it is under way, without a lock.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Slot of the worker that it is given to.
+    worker: AtomicU32,
+}
+
+/// No worker yet.
+const NOBODY: u32 = u32::MAX;
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { worker: AtomicU32::new(NOBODY) }
+    }
+}
+
+impl Place {
+    /// The request was given to this worker.
+    pub(crate) fn chose(&self, slot: Slot) {
+        self.worker.store(slot.0, Ordering::Relaxed);
+    }
+
+    /// It is free for the next request.
+    pub(crate) fn clear(&self) {
+        self.worker.store(NOBODY, Ordering::Relaxed);
+    }
+
+    /// The worker that has the request.
+    pub(crate) fn worker(&self) -> Option<Slot> {
+        let slot = self.worker.load(Ordering::Relaxed);
+        (slot != NOBODY).then_some(Slot(slot))
     }
 }

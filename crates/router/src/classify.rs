@@ -48,6 +48,8 @@ pub(crate) struct Asked {
     pub streamed: bool,
     /// Key of its session, for consistent hashing.
     pub hash: Option<HashKey>,
+    /// Internal fields that were taken out of the body.
+    pub stripped: Vec<&'static str>,
 }
 
 /// Reads the body whole, within the limit. A body that came in one piece is not copied.
@@ -129,8 +131,10 @@ impl Classifier<'_> {
             let hash = (self.all_keys || self.policy == PolicyKind::ConsistentHash)
                 .then(|| self.hash_key(&facts, body))
                 .flatten();
+            let (body, stripped) = self.without_internals(body, &facts);
             Ok(Asked {
-                body: self.without_internals(body, &facts),
+                body,
+                stripped,
                 model,
                 is_object: true,
                 once_only: shape == BodyShape::Responses && (facts.store == Some(true) || facts.background),
@@ -149,14 +153,13 @@ impl Classifier<'_> {
             .is_none_or(|value| value.as_bytes().to_ascii_lowercase().windows(4).any(|word| word == b"json"))
     }
 
-    fn without_internals(&self, body: &Bytes, facts: &Facts<'_>) -> Bytes {
+    fn without_internals(&self, body: &Bytes, facts: &Facts<'_>) -> (Bytes, Vec<&'static str>) {
         if facts.strips.is_empty() || self.settings.trust_client_internals {
-            return body.clone();
+            return (body.clone(), Vec::new());
         }
-        for found in facts.strips {
-            self.metrics.note_stripped(found.field.as_str());
-        }
-        strip::cut(body, facts.strips)
+        let stripped: Vec<_> = facts.strips.iter().map(|found| found.field.as_str()).collect();
+        stripped.iter().for_each(|field| self.metrics.note_stripped(field));
+        (strip::cut(body, facts.strips), stripped)
     }
 
     fn hash_key(&self, facts: &Facts<'_>, body: &[u8]) -> Option<HashKey> {

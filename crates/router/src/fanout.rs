@@ -32,14 +32,17 @@ struct Merged {
 
 /// What one worker said.
 #[derive(Serialize)]
-struct Part {
+pub(crate) struct Part {
     url: String,
     /// 0 if it did not answer.
-    status: u16,
+    pub status: u16,
+    /// Whether it said that it had no success, with a status that says the opposite.
+    #[serde(skip)]
+    pub refused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    pub error: Option<String>,
 }
 
 /// What is sent to each worker.
@@ -82,14 +85,17 @@ impl Order {
     }
 
     /// Tells one worker, and draws the consequences for what is believed of it.
-    async fn tell(&self, worker: &Arc<Worker>) -> Part {
+    pub(crate) async fn tell(&self, worker: &Arc<Worker>) -> Part {
         let url = worker.url().to_string();
         match self.ask(worker).await {
             Ok((status, content)) => {
-                self.conclude(worker, status, &content);
-                Part { url, status: status.as_u16(), body: as_json(&content), error: None }
+                let refused = says_no(&content);
+                if status.is_success() && !refused {
+                    self.conclude(worker);
+                }
+                Part { url, status: status.as_u16(), refused, body: as_json(&content), error: None }
             }
-            Err(error) => Part { url, status: 0, body: None, error: Some(error) },
+            Err(error) => Part { url, status: 0, refused: false, body: None, error: Some(error) },
         }
     }
 
@@ -113,16 +119,7 @@ impl Order {
         Ok((answer.status, content.map_err(|error| error.to_string())?))
     }
 
-    fn conclude(&self, worker: &Worker, status: StatusCode, content: &[u8]) {
-        #[derive(serde::Deserialize)]
-        struct Verdict {
-            success: Option<bool>,
-        }
-        let refused =
-            serde_json::from_slice(content).is_ok_and(|verdict: Verdict| verdict.success == Some(false));
-        if !status.is_success() || refused {
-            return;
-        }
+    fn conclude(&self, worker: &Worker) {
         if self.action.empties_cache {
             self.router.writer.forget(worker.host());
         }
@@ -130,6 +127,15 @@ impl Order {
             worker.host().may_serve_others();
         }
     }
+}
+
+/// Whether an answer says that there was no success.
+fn says_no(content: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Verdict {
+        success: Option<bool>,
+    }
+    serde_json::from_slice(content).is_ok_and(|verdict: Verdict| verdict.success == Some(false))
 }
 
 /// A worker's answer as JSON: itself if it is JSON, else as a string. Nothing for an empty one.

@@ -107,7 +107,7 @@ impl Forward<'_> {
             };
             note(guard.worker(), &choice);
             *line = None;
-            *attempts = Attempts { count: attempts.count + 1, last: Some(choice), noted };
+            attempts.note(choice, noted);
             match self.attempt().with(guard.worker(), asked).await {
                 Ok(answer) => {
                     let slot = guard.worker().slot();

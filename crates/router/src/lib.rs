@@ -6,6 +6,7 @@
 //! - `line`: who waits for a place at a worker.
 //! - [`authority`]: who may do what changes something.
 //! - [`classify`]: the body read, what must not pass taken out, the keys that policies choose by.
+//! - `pick`: the pool that serves what it asks for.
 //! - [`forward`]: a choice with its load, and another one if that failed.
 //! - `attempt`: one exchange with one worker; `retry`: whether it is followed by another.
 //! - [`headers`]: what crosses from one side to the other.
@@ -15,6 +16,8 @@
 //!   take.
 //! - [`report`]: what the worker says of the prompt at the end of that body, against what was predicted.
 //! - [`fanout`]: requests that concern whole workers.
+//! - [`trial`]: what one trial came to, and the hold under which the next one begins; [`reset`]: that change of trials,
+//!   `emptying`: workers' prefix caches before it.
 //! - [`own`]: pages that the router answers itself.
 //! - [`outcome`], [`failure`]: every way a request can end, and what the client is told.
 //! - [`account`], `record`: the facts of a request, and the one place where they are closed at its end.
@@ -32,6 +35,7 @@ mod attempt;
 pub mod authority;
 mod classify;
 mod clock;
+mod emptying;
 pub mod failure;
 mod fanout;
 mod forward;
@@ -43,26 +47,32 @@ pub mod metrics;
 pub mod outcome;
 mod own;
 mod patience;
+mod pick;
 mod record;
 mod records;
 pub mod relay;
 mod report;
+pub mod reset;
 mod retry;
 pub mod route;
 pub mod router;
 pub mod settings;
 pub mod shard;
+pub mod trial;
 pub mod upstream;
 
 pub use access_log::{AccessFormat, AccessLog};
 pub use account::Account;
 pub use admission::AdmissionSettings;
+pub use emptying::{Emptied, Said};
 pub use lines::Lines;
 pub use metrics::RouterMetrics;
 pub use record::Books;
 pub use relay::ResponseBody;
+pub use reset::{ResetDone, ResetOrder, ResetRefused};
 pub use retry::RetrySettings;
 pub use route::{Class, Route};
 pub use router::{Begun, Router, Side};
 pub use settings::{HASH_SOURCES, RouterSettings, Secret, TimeSettings, hash_source};
 pub use shard::Shard;
+pub use trial::{TrialView, Trials, UnderWay};

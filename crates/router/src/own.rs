@@ -1,4 +1,4 @@
-//! Pages that the router answers by itself, from what is known of the workers.
+//! What the router answers by itself: pages from what is known of the workers, and failures.
 
 use bytes::Bytes;
 use forebay_workers::{Models, World};
@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::clock;
-use crate::failure::json;
+use crate::failure::{Failure, json};
+use crate::outcome::Outcome;
+use crate::record::Record;
 use crate::relay::ResponseBody;
 use crate::route::Page;
 
@@ -18,6 +20,30 @@ pub(crate) fn answer(page: Page, world: &World, draining: bool) -> Response<Resp
         Page::Ready => readiness(world, clock::now_ms(), draining),
         Page::Models => page_of(StatusCode::OK, &models(world)),
         Page::Version => page_of(StatusCode::OK, &version(world)),
+    }
+}
+
+impl Record {
+    /// The router answers by itself.
+    pub(crate) fn answered(
+        &mut self,
+        answer: Result<Response<ResponseBody>, Failure>,
+    ) -> Response<ResponseBody> {
+        let response = match answer {
+            Ok(response) => {
+                self.account.outcome = Outcome::Own;
+                response
+            }
+            Err(failure) => {
+                self.account.outcome = failure.outcome();
+                failure.response(self.account.route.dialect)
+            }
+        };
+        if let ResponseBody::Whole(body) = response.body() {
+            self.handed_out(body);
+        }
+        self.status(response.status(), false);
+        response
     }
 }
 

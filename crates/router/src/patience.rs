@@ -1,12 +1,13 @@
 //! How long an answer may stand still, and how long it may take in all. Costs nothing for each chunk but a flag.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use crate::failure::Stage;
+use crate::failure::{Failure, Stage};
 
 /// The time limits of one answer.
 pub(crate) struct Patience {
@@ -64,9 +65,26 @@ impl Patience {
     }
 }
 
+/// Ends what takes too long, and what is still under way when all is to be cut. Most has no limit, and pays for one look.
+pub(crate) async fn within<T>(
+    deadline: Option<std::time::Instant>,
+    is_cut: impl Fn() -> bool,
+    mut work: Pin<&mut impl Future<Output = Result<T, Failure>>>,
+) -> Result<T, Failure> {
+    let watched = poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Pending if is_cut() => Poll::Ready(Err(Failure::Drained)),
+        polled => polled,
+    });
+    match deadline {
+        Some(deadline) => {
+            timeout_at(deadline.into(), watched).await.unwrap_or(Err(Failure::WorkerTimeout(Stage::Request)))
+        }
+        None => watched.await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
 
     use super::*;
 

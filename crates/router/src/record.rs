@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::metrics::{RouterMetrics, Series};
 use crate::outcome::Outcome;
 use crate::route::Route;
+use crate::trial::{Entered, Trials};
 
 /// Who hears of a request's end.
 pub struct Books {
@@ -22,14 +23,16 @@ pub struct Books {
     pub(crate) metrics: RouterMetrics,
     /// Writes a line of it, if that is wanted.
     access_log: Option<AccessLog>,
+    /// Count it in its trial.
+    pub(crate) trials: Trials,
     /// What is still under way is to end now.
     cut: AtomicBool,
 }
 
 impl Books {
     /// With these readers.
-    pub fn new(metrics: RouterMetrics, access_log: Option<AccessLog>) -> Self {
-        Self { metrics, access_log, cut: AtomicBool::new(false) }
+    pub fn new(metrics: RouterMetrics, access_log: Option<AccessLog>, trials: Trials) -> Self {
+        Self { metrics, access_log, trials, cut: AtomicBool::new(false) }
     }
 
     /// Whoever is polled next ends.
@@ -52,6 +55,8 @@ pub(crate) struct Record {
     last_chunk: Option<Instant>,
     /// Its place among the requests under way.
     pub(crate) permit: Option<Permit>,
+    /// Its place in its trial, once it was admitted.
+    pub(crate) entered: Option<Entered>,
     pub(crate) account: Account,
 }
 
@@ -59,7 +64,8 @@ impl Record {
     /// Begins with the request's head.
     pub(crate) fn begin(books: &Arc<Books>, world: Arc<World>, route: Route) -> Self {
         let books = Arc::clone(books);
-        Self { books, series: None, last_chunk: None, permit: None, account: Account::open(world, route) }
+        let account = Account::open(world, route);
+        Self { books, series: None, last_chunk: None, permit: None, entered: None, account }
     }
 
     /// Picks the request's pool; gives it with what is to be noted of the attempts there.
@@ -96,7 +102,12 @@ impl Record {
                 series.first_byte(&self.books.metrics, took);
                 self.account.first_byte = Some(took);
             }
-            Some(last) => series.gap(&self.books.metrics, now - last),
+            Some(last) => {
+                series.gap(&self.books.metrics, now - last);
+                if let Some(entered) = &self.entered {
+                    entered.gap(now - last);
+                }
+            }
         }
         let is_first = has_token && self.account.first_token.is_none();
         is_first.then(|| *self.account.first_token.insert(took))
@@ -123,6 +134,11 @@ impl Record {
         }
         if let (Some(asked), Some(ledger)) = (account.attempts.noted, account.world.ledger()) {
             ledger.note(Note::Ended(Box::new(account.noted(asked))));
+        }
+        match self.entered.take() {
+            Some(entered) => entered.close(account),
+            None if account.route.class.counts() => self.books.trials.lobby().count(account),
+            None => {}
         }
     }
 }

@@ -65,12 +65,17 @@ impl Prediction {
             self.policy.learn_tokens(u64::from(self.choice.key_len), prompt);
         }
         if let Some(reported) = told.cached_tokens {
-            let uncached = u128::from(prompt) * u128::from(self.choice.uncached_tokens);
-            let uncached = (uncached / u128::from(self.choice.prompt_tokens.max(1))) as u64;
-            let predicted = prompt.saturating_sub(uncached);
+            let predicted = predicted_cached(&self.choice, prompt);
             self.worker.predictions().checked(Checked { prompt, predicted, reported });
         }
     }
+}
+
+/// Tokens of a prompt of so many, as its worker counted them, that the choice took to be cached there.
+pub(crate) fn predicted_cached(choice: &Choice, prompt: u64) -> u64 {
+    let uncached = u128::from(prompt) * u128::from(choice.uncached_tokens);
+    let uncached = (uncached / u128::from(choice.prompt_tokens.max(1))) as u64;
+    prompt.saturating_sub(uncached)
 }
 
 #[cfg(test)]

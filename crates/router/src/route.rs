@@ -30,6 +30,16 @@ pub enum Class {
     Refused(Refusal),
 }
 
+impl Class {
+    /// Whether a request of this class belongs to a trial: a worker was to answer it, or nobody knows who.
+    pub(crate) fn counts(self) -> bool {
+        match self {
+            Self::Routable(_) | Self::PickOne | Self::Refused(_) => true,
+            Self::Control(_) | Self::Own(_) | Self::Admin { .. } => false,
+        }
+    }
+}
+
 /// What a worker-wide request does to the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Action {

@@ -1,25 +1,24 @@
 //! The life of one request, top to bottom. Each step is a stage with a file of its own; this one only puts them in
 //! order.
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_workers::{Pool, PoolError, Reader, World, Writer};
+use forebay_workers::{Reader, Writer};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, header};
+use tokio::sync::Mutex;
 use tokio::time::{timeout, timeout_at};
 
 use crate::admission::Admission;
 use crate::authority;
 use crate::classify::{self, Asked, Classifier, Incoming};
 use crate::clock;
-use crate::failure::{Failure, Stage};
+use crate::failure::Failure;
 use crate::fanout::Order;
 use crate::forward::{Chosen, Forward, Forwarded, Progress};
 use crate::headers::{self, REQUEST_ID, Written};
@@ -27,7 +26,8 @@ use crate::line::InLine;
 use crate::metrics::RouterMetrics;
 use crate::outcome::Outcome;
 use crate::own;
-use crate::patience::Patience;
+use crate::patience::{Patience, within};
+use crate::pick::pick_pool;
 use crate::record::{Books, Record};
 use crate::records::Records;
 use crate::relay::{Manner, Relay, ResponseBody};
@@ -35,6 +35,7 @@ use crate::report::{Prediction, Report};
 use crate::route::{Action, Class, Refusal, Route};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
+use crate::trial::Trials;
 
 /// Between two attempts of a request that waits for a worker.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
@@ -48,6 +49,8 @@ pub struct Router {
     pub(crate) writer: Writer,
     pub(crate) settings: RouterSettings,
     books: Arc<Books>,
+    /// Taken by the reset that is under way.
+    pub(crate) resetting: Mutex<()>,
 }
 
 /// Which listener a request came in by.
@@ -97,11 +100,16 @@ impl Router {
     pub fn new(reader: Reader, writer: Writer, settings: RouterSettings, books: Books) -> Self {
         let admission = Admission::new(&settings.admission, books.metrics.queued.clone());
         let draining = AtomicBool::new(false);
-        Self { admission, draining, reader, writer, settings, books: Arc::new(books) }
+        let (books, resetting) = (Arc::new(books), Mutex::default());
+        Self { admission, draining, reader, writer, settings, books, resetting }
     }
 
     pub(crate) fn metrics(&self) -> &RouterMetrics {
         &self.books.metrics
+    }
+
+    pub(crate) fn trials(&self) -> &Trials {
+        &self.books.trials
     }
 
     /// From now on nobody should send requests here, although they are still served: the readiness page says so.
@@ -142,7 +150,8 @@ impl Router {
     ) -> Response<ResponseBody> {
         let Begun { route, allowed, peer, mut record } = begun;
         let (mut parts, body) = request.into_parts();
-        for label in headers::strip(&mut parts.headers, self.settings.trust_client_internals) {
+        record.account.stripped = headers::strip(&mut parts.headers, self.settings.trust_client_internals);
+        for label in &record.account.stripped {
             self.metrics().note_stripped(label);
         }
         let (id, made_id) = self.identify(shard, &parts);
@@ -175,8 +184,9 @@ impl Router {
         let times = &self.settings.times;
         let deadline = times.request.and_then(|limit| call.record.account.started.checked_add(limit));
         let found = {
+            // Pinned where it is made, since it is large and would be moved once more for each request.
             let finding = pin!(self.find_answer(shard, &mut call, body));
-            self.within(deadline, finding).await
+            within(deadline, || self.books.is_cut(), finding).await
         };
         match found {
             Ok(forwarded) => {
@@ -197,16 +207,21 @@ impl Router {
         let permit = self.admission.enter().await?;
         call.waited = permit.as_ref().is_some_and(|permit| permit.waited);
         call.record.permit = permit;
+        // The waits are boxed, since they are rare and would make every request's future larger.
+        if !call.enter(&self.reader, shard) {
+            Box::pin(self.let_in(shard, call)).await;
+        }
         let asked = self.classify(call, body).await?;
         let mut line = None;
         loop {
-            // The waits are boxed, since they are rare and would make every request's future larger.
             match self.to_worker(shard, call, &asked, &mut line).await {
                 Err(failure @ Failure::PoolExhausted { .. }) => {
                     line = None;
-                    Box::pin(self.worker_came(call)).await.ok_or(failure)?;
+                    Box::pin(self.worker_came(shard, call)).await.ok_or(failure)?;
                 }
-                Err(Failure::Overloaded) => Box::pin(self.place_came(call, &asked, &mut line)).await?,
+                Err(Failure::Overloaded) => {
+                    Box::pin(self.place_came(shard, call, (&asked, &mut line))).await?;
+                }
                 found => return found,
             }
         }
@@ -232,8 +247,21 @@ impl Router {
         forward.to_any_of(pool, asked, Progress { attempts, line }).await
     }
 
-    /// Waits until a worker is well, as long as it may. The request goes on in the world as it is then.
-    async fn worker_came(&self, call: &mut Call) -> Option<()> {
+    /// Waits while a reset holds new requests. The request goes on in the trial and the world as they are then.
+    async fn let_in(&self, shard: &Arc<Shard>, call: &mut Call) {
+        call.waited = true;
+        call.record.entered = None;
+        loop {
+            let released = self.trials().gate().released();
+            if call.enter(&self.reader, shard) {
+                return;
+            }
+            released.await;
+        }
+    }
+
+    /// Waits until a worker is well, as long as it may. The request goes on in the trial and the world as they are then.
+    async fn worker_came(&self, shard: &Arc<Shard>, call: &mut Call) -> Option<()> {
         let limit = self.settings.admission.no_worker_wait;
         let deadline = limit.and_then(|limit| call.record.account.started.checked_add(limit))?;
         let came = async {
@@ -241,8 +269,8 @@ impl Router {
             tokio::time::sleep(ASK_AGAIN).await;
             self.reader.wait_for(|world| world.workers().iter().any(|worker| worker.is_well())).await
         };
-        let world = timeout_at(deadline.into(), came).await.ok()?;
-        (call.record.account.world, call.waited) = (world, true);
+        timeout_at(deadline.into(), came).await.ok()?;
+        self.let_in(shard, call).await;
         Some(())
     }
 
@@ -250,9 +278,9 @@ impl Router {
     /// more: a place may have come free meanwhile.
     async fn place_came<'a>(
         &'a self,
+        shard: &Arc<Shard>,
         call: &mut Call,
-        asked: &Asked,
-        line: &mut Option<InLine<'a>>,
+        (asked, line): (&Asked, &mut Option<InLine<'a>>),
     ) -> Result<(), Failure> {
         match line {
             Some(line) => line.called().await?,
@@ -262,27 +290,8 @@ impl Router {
                 *line = Some(InLine::join(&self.admission, places, pool.label())?);
             }
         }
-        (call.record.account.world, call.waited) = (self.reader.world(), true);
+        self.let_in(shard, call).await;
         Ok(())
-    }
-
-    /// Ends what takes too long, and what is still under way when the process ends.
-    async fn within<T>(
-        &self,
-        deadline: Option<Instant>,
-        // Pinned, since it is large and would be moved once more for each request.
-        mut work: Pin<&mut (impl Future<Output = Result<T, Failure>> + Send)>,
-    ) -> Result<T, Failure> {
-        let watched = poll_fn(|cx| match work.as_mut().poll(cx) {
-            Poll::Pending if self.books.is_cut() => Poll::Ready(Err(Failure::Drained)),
-            polled => polled,
-        });
-        match deadline {
-            Some(deadline) => timeout_at(deadline.into(), watched)
-                .await
-                .unwrap_or(Err(Failure::WorkerTimeout(Stage::Request))),
-            None => watched.await,
-        }
     }
 
     /// Reads the body, and what it asks for.
@@ -297,14 +306,16 @@ impl Router {
             peer: call.peer,
             parts: &call.parts,
         };
-        match call.route.class {
+        let asked = match call.route.class {
             Class::Routable(shape) => classifier.prompt(shape, &body),
             _ => {
                 // What the table does not know may change something each time that it is sent.
                 let once_only = call.route.is_unknown() && !call.parts.method.is_safe();
-                Ok(Asked { once_only, ..classifier.opaque(&body)? })
+                classifier.opaque(&body).map(|asked| Asked { once_only, ..asked })
             }
-        }
+        }?;
+        call.record.account.stripped.extend_from_slice(&asked.stripped);
+        Ok(asked)
     }
 
     /// Reads the body whole, within its limits.
@@ -349,6 +360,12 @@ impl Router {
 }
 
 impl Call {
+    /// Takes the request into the current trial; false while a reset holds new ones.
+    fn enter(&mut self, reader: &Reader, shard: &Shard) -> bool {
+        self.record.entered = shard.roll.enter(reader, &mut self.record.account);
+        self.record.entered.is_some()
+    }
+
     fn answered(mut self, answer: Result<Response<ResponseBody>, Failure>) -> Response<ResponseBody> {
         self.record.answered(answer)
     }
@@ -380,40 +397,4 @@ impl Call {
         *response.headers_mut() = answer.headers;
         response
     }
-}
-
-impl Record {
-    /// The router answers by itself.
-    fn answered(&mut self, answer: Result<Response<ResponseBody>, Failure>) -> Response<ResponseBody> {
-        let response = match answer {
-            Ok(response) => {
-                self.account.outcome = Outcome::Own;
-                response
-            }
-            Err(failure) => {
-                self.account.outcome = failure.outcome();
-                failure.response(self.account.route.dialect)
-            }
-        };
-        if let ResponseBody::Whole(body) = response.body() {
-            self.handed_out(body);
-        }
-        self.status(response.status(), false);
-        response
-    }
-}
-
-/// The pool that serves what is asked for. A body that could not name a model may go anywhere.
-fn pick_pool<'w>(world: &'w World, route: &Route, asked: &Asked) -> Result<&'w Pool, Failure> {
-    if route.class == Class::PickOne && !asked.is_object {
-        return Ok(world.all(route.by()));
-    }
-    world.pool(route.by(), asked.model.as_deref()).map(|pool| &**pool).map_err(|error| match error {
-        PoolError::UnknownModel => Failure::UnknownModel(asked.model.clone().unwrap_or_default()),
-        PoolError::ModelNeeded => Failure::ModelNeeded,
-        PoolError::NothingKnown => {
-            let pool_size = world.workers().len() as u64;
-            Failure::PoolExhausted { retries: 0, pool_size, open_circuits: 0, unhealthy: pool_size }
-        }
-    })
 }

@@ -8,6 +8,7 @@ use http::HeaderValue;
 
 use crate::headers::{ID_LENGTH, id};
 use crate::retry::Budget;
+use crate::trial::Roll;
 use crate::upstream::Idle;
 
 /// State of one data thread. Nothing in it is ever contended.
@@ -19,6 +20,8 @@ pub struct Shard {
     ids: Mutex<Ids>,
     nonce: u64,
     draws: AtomicU64,
+    /// Its requests under way, with their part of each trial.
+    pub(crate) roll: Arc<Roll>,
 }
 
 /// Ids for requests that come without one, written many at a time: one allocation serves them all.
@@ -34,9 +37,10 @@ const AT_A_TIME: u64 = 64;
 
 impl Shard {
     /// `nonce` must differ between threads, and between processes: request ids begin with it.
-    pub fn new(nonce: u64) -> Self {
+    pub(crate) fn new(nonce: u64, roll: Arc<Roll>) -> Self {
         let ids = Mutex::new(Ids { nonce, written: 0, ready: Bytes::new() });
-        Self { idle: Arc::default(), budget: Budget::default(), ids, nonce, draws: AtomicU64::new(0) }
+        let draws = AtomicU64::new(0);
+        Self { idle: Arc::default(), budget: Budget::default(), ids, nonce, draws, roll }
     }
 
     /// Closes idle connections that are too old to be reused, and lets the budget for retries grow. Called once a second.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_discovery::probe::Probe;
 use forebay_discovery::{ProbeSettings, watch_all};
-use forebay_router::{Books, Router, RouterMetrics, Shard, Side};
+use forebay_router::{Books, Router, RouterMetrics, Side, Trials};
 use forebay_workers::{Auditor, FleetCollector, Reader, World, Writer, registry};
 use prometheus::{IntCounter, Registry};
 use tokio_util::sync::CancellationToken;
@@ -53,42 +53,40 @@ impl App {
         let metrics =
             Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;
         let access_log = log::access(&settings.access_log, metrics.lines_dropped)?;
-        let books = Books::new(metrics.router, access_log);
+        let trials = Trials::new(&reader.world(), Arc::clone(&auditor));
+        let books = Books::new(metrics.router, access_log, trials);
         let decisions = log_decisions(settings, &writer, &metrics.registry)?;
         let router = Router::new(reader.clone(), writer.clone(), settings.router.clone(), books);
         let router = Arc::new(router);
+        let internal = |error: io::Error| StartupError::Internal(error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
         let admin = Admin {
             reader: reader.clone(),
             writer: writer.clone(),
+            router: Arc::clone(&router),
+            shard: Arc::new(router.shard(entropy())),
+            control: runtime.handle().clone(),
+            config: admin::Config::of(settings, entropy()),
             registry: metrics.registry,
             resets: metrics.resets,
         };
+        let (drain, stop) = (settings.drain, Stop::default());
         let control = Control {
             admin: admin::api(admin),
             router: Arc::clone(&router),
             probe: probe(settings, &reader, &writer),
             auditor,
             head_timeout: settings.client_header,
-            stop: Stop::default(),
+            stop: stop.clone(),
         };
-        let stop = control.stop.clone();
-        let threads =
-            control.data_threads(settings.threads).map_err(|e| StartupError::Internal(e.to_string()))?;
+        let threads = control.data_threads(settings.threads).map_err(internal)?;
         let urls = settings.worker_urls.clone();
         let control = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || control.run(listener, admin_listener, threads, &urls))
-            .map_err(|e| StartupError::Internal(e.to_string()))?;
-        Ok(Self {
-            address,
-            admin_address,
-            reader,
-            router,
-            drain: settings.drain,
-            stop,
-            control: Some(control),
-            _decisions: decisions,
-        })
+            .spawn(move || control.run(&runtime, [listener, admin_listener], threads, &urls))
+            .map_err(internal)?;
+        let control = Some(control);
+        Ok(Self { address, admin_address, reader, router, drain, stop, control, _decisions: decisions })
     }
 
     /// Where clients connect.
@@ -104,6 +102,11 @@ impl App {
     /// What is known of the fleet.
     pub fn reader(&self) -> &Reader {
         &self.reader
+    }
+
+    /// Takes requests to workers, and knows what each trial came to.
+    pub fn router(&self) -> &Router {
+        &self.router
     }
 
     /// Resolves when a worker can be chosen, to the number of those that can.
@@ -203,22 +206,18 @@ impl Control {
     }
 
     fn door(&self, side: Side, nonce: u64) -> Door {
-        let shard = Arc::new(Shard::new(nonce));
+        let shard = Arc::new(self.router.shard(nonce));
         let (router, admin) = (Arc::clone(&self.router), self.admin.clone());
         Door { side, router, shard, admin, head_timeout: self.head_timeout }
     }
 
     fn run(
         self,
-        listener: TcpListener,
-        admin_listener: TcpListener,
+        runtime: &tokio::runtime::Runtime,
+        [listener, admin_listener]: [TcpListener; 2],
         threads: Vec<DataThread>,
         urls: &[forebay_workers::WorkerUrl],
     ) {
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime,
-            Err(error) => return tracing::error!(%error, "the control thread has no runtime"),
-        };
         let threads = Arc::new(threads);
         runtime.block_on(async {
             let tasks = TaskTracker::new();

@@ -16,6 +16,7 @@ use crate::world::World;
 pub struct Auditor {
     seen: Mutex<HashMap<Slot, Drift>>,
     violations: Arc<AtomicU64>,
+    audits: AtomicU64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,7 @@ impl Auditor {
     /// One look at the whole fleet; gives the workers whose load was found wrong by it.
     pub fn audit(&self, world: &World) -> Vec<String> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.audits.fetch_add(1, Ordering::Relaxed);
         let mut found = Vec::new();
         for worker in world.carriers() {
             let amount = (0..LOOKS)
@@ -47,6 +49,11 @@ impl Auditor {
             seen.insert(worker.slot(), Drift { amount, counted: again && amount != 0 });
         }
         found
+    }
+
+    /// Looks so far.
+    pub fn audits(&self) -> u64 {
+        self.audits.load(Ordering::Relaxed)
     }
 
     /// Violations found so far.

@@ -29,6 +29,8 @@ pub struct Host {
     health: Mutex<Health>,
     models: ArcSwap<Models>,
     version: ArcSwap<Option<String>>,
+    /// Times it left rotation because of its health.
+    left_rotation: AtomicU64,
     models_stale: AtomicBool,
     /// Until when it is left alone.
     paused_until_ms: AtomicU64,
@@ -54,6 +56,7 @@ impl Host {
             health: Mutex::new(Health::default()),
             models: ArcSwap::from_pointee(Models::Unread),
             version: ArcSwap::from_pointee(None),
+            left_rotation: AtomicU64::new(0),
             models_stale: AtomicBool::new(false),
             paused_until_ms: AtomicU64::new(0),
             look: Notify::new(),
@@ -177,6 +180,7 @@ impl Host {
     /// A request found its connection refused: out of rotation until a probe has looked, which is asked for now.
     pub fn suspect(&self) {
         if self.block(Blocker::Suspect) {
+            self.note_left();
             self.look_now();
         }
     }
@@ -199,6 +203,16 @@ impl Host {
     /// Whether it is to be removed and nothing of it is under way any more.
     pub fn is_drained(&self) -> bool {
         self.blocked_by(Blocker::Draining) && self.workers().iter().all(|worker| worker.in_flight() == 0)
+    }
+
+    /// It left rotation because of its health.
+    pub(crate) fn note_left(&self) {
+        self.left_rotation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Times it left rotation because of its health, since it was registered.
+    pub fn left_rotation(&self) -> u64 {
+        self.left_rotation.load(Ordering::Relaxed)
     }
 
     /// A probe is asked for.

@@ -65,4 +65,4 @@ pub use state::Parts;
 pub use tried::Tried;
 pub use url::{UrlError, WorkerUrl};
 pub use worker::{Blocker, Worker};
-pub use world::{By, Pool, PoolError, Selected, Selection, World};
+pub use world::{By, Pool, PoolError, Selected, World};

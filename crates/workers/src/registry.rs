@@ -133,6 +133,9 @@ impl Writer {
             self.state().note_probed(host, up);
         }
         if changed && !up {
+            if !agreed {
+                host.note_left();
+            }
             // What restarts comes back with an empty cache.
             self.forget(host);
         }
@@ -150,13 +153,17 @@ impl Writer {
         let (old, old_version) = (host.models(), host.version());
         let other_version = old_version.is_some() && version.is_some() && *old_version != version;
         host.set_version(version);
-        if other_version || old.is_other_engine_than(&models) {
+        let is_other = other_version || old.is_other_engine_than(&models);
+        if is_other {
             // Another process, or other weights: nothing of what it held is left.
             self.forget(host);
         }
-        if *old != models {
+        let is_news = *old != models;
+        if is_news {
             host.set_models(models);
-            self.change(|_| ());
+        }
+        if is_news || is_other {
+            self.change(|state| state.fleet_changes += u64::from(is_other));
         }
     }
 

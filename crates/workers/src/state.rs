@@ -26,6 +26,8 @@ pub(crate) struct State {
     pub(crate) epoch: u64,
     pub(crate) seed: u64,
     generation: u64,
+    /// Workers that came, went or became others.
+    pub(crate) fleet_changes: u64,
     /// In order of their numbers.
     members: Vec<Member>,
     /// Every URL ever registered, by number, and every identity, by slot: what returns gets its old one.
@@ -103,6 +105,7 @@ impl State {
             epoch: 1,
             seed,
             generation: 0,
+            fleet_changes: 0,
             members: Vec::new(),
             urls: Vec::new(),
             slots: Vec::new(),
@@ -123,6 +126,7 @@ impl State {
         let number = place(&mut self.urls, &url);
         let host = Arc::new(Host::new(number, url, Arc::clone(&self.breaking), self.epoch));
         let whole = self.worker(&host, None);
+        self.fleet_changes += 1;
         let at = self.members.partition_point(|member| member.host.number() < number);
         self.members.insert(at, Member { host: Arc::clone(&host), whole, ranks: Vec::new() });
         host
@@ -134,6 +138,7 @@ impl State {
             self.forget(worker.slot());
         }
         self.members.retain(|member| !Arc::ptr_eq(&member.host, host));
+        self.fleet_changes += 1;
     }
 
     /// True if these ranks are new to the host.
@@ -158,6 +163,7 @@ impl State {
         }
         let changed = host.ranks() != ranks;
         host.set_ranks(ranks);
+        self.fleet_changes += u64::from(changed);
         self.members[at].ranks = stay;
         changed
     }
@@ -256,6 +262,7 @@ impl State {
         World {
             epoch: self.epoch,
             seed: self.seed,
+            fleet_changes: self.fleet_changes,
             by_rank: self.pools(By::Rank, &workers, &catalogue),
             by_url: is_ranked.then(|| self.pools(By::Url, &wholes, &catalogue)),
             hosts,

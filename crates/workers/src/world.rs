@@ -19,6 +19,7 @@ use crate::worker::Worker;
 pub struct World {
     pub(crate) epoch: u64,
     pub(crate) seed: u64,
+    pub(crate) fleet_changes: u64,
     pub(crate) hosts: Box<[Arc<Host>]>,
     pub(crate) workers: Box<[Arc<Worker>]>,
     /// One for each host.
@@ -80,6 +81,11 @@ impl World {
     /// Where choices, and how their requests ended, are noted, if they are.
     pub fn ledger(&self) -> Option<&Ledger> {
         self.by_rank.all.ledger.as_deref()
+    }
+
+    /// Times that a worker came, went or became another one (other version or weights), since the process began.
+    pub fn fleet_changes(&self) -> u64 {
+        self.fleet_changes
     }
 
     /// Every worker that a request with a prompt may be given to, in slot order: ranks where they are told apart.
@@ -203,9 +209,6 @@ pub struct Selected {
     pub noted: Option<u64>,
 }
 
-/// Alias kept short for signatures: a choice, or nobody to choose.
-pub type Selection = Option<Selected>;
-
 impl Pool {
     /// The served name, empty for the pools that no single name has.
     pub fn model(&self) -> &Arc<str> {
@@ -257,12 +260,12 @@ impl Pool {
     }
 
     /// Chooses a worker that was not tried yet and puts the load on it, in one step.
-    pub fn select(&self, ask: &Ask<'_>, tried: &Tried) -> Selection {
+    pub fn select(&self, ask: &Ask<'_>, tried: &Tried) -> Option<Selected> {
         self.select_for(Asker::default(), ask, tried)
     }
 
     /// The same, for a request that the record of decisions names.
-    pub fn select_for(&self, asker: Asker<'_>, ask: &Ask<'_>, tried: &Tried) -> Selection {
+    pub fn select_for(&self, asker: Asker<'_>, ask: &Ask<'_>, tried: &Tried) -> Option<Selected> {
         let most = self.bound.as_ref().map_or(u32::MAX, |places| places.most());
         let view = View { pool: self, tried, now_ms: ask.now_ms, most, only: None, takes_paused: false };
         self.select_from(ask, &view, asker)
@@ -279,7 +282,7 @@ impl Pool {
             })
     }
 
-    fn select_from(&self, ask: &Ask<'_>, view: &View<'_>, asker: Asker<'_>) -> Selection {
+    fn select_from(&self, ask: &Ask<'_>, view: &View<'_>, asker: Asker<'_>) -> Option<Selected> {
         if let Some(ledger) = &self.ledger {
             return self.select_noted(ask, view, asker, ledger);
         }
@@ -288,7 +291,13 @@ impl Pool {
     }
 
     /// The same, noted in the order of the choices. The policy sees loads that stand still meanwhile: those of the note.
-    fn select_noted(&self, ask: &Ask<'_>, view: &View<'_>, asker: Asker<'_>, ledger: &Ledger) -> Selection {
+    fn select_noted(
+        &self,
+        ask: &Ask<'_>,
+        view: &View<'_>,
+        asker: Asker<'_>,
+        ledger: &Ledger,
+    ) -> Option<Selected> {
         let blocks = ask.prefix.map_or(&[][..], PrefixKey::blocks).into();
         let frozen = Frozen::new(view);
         self.policy.decide(ask, &frozen, |decision| {

@@ -1,0 +1,245 @@
+//! The counts of a trial in the form in which they are reported. Names and units here are part of the report's schema.
+
+use std::collections::BTreeMap;
+
+use forebay_policy::Reason;
+use serde::Serialize;
+
+use crate::outcome::Outcome;
+use crate::trial::tally::{RELATIVE_ERROR, Spread, Tally, Times};
+
+/// Counts by name; what never happened is left out.
+type Counts = BTreeMap<&'static str, u64>;
+
+/// What a trial came to.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figures {
+    /// Requests, however they ended. The router's own pages and orders to whole workers are not among them.
+    pub requests: Requests,
+    /// The same for each model.
+    pub models: Vec<ModelFigures>,
+    /// The worker that was asked last, for the requests that came to one. Reported with what else is known of each.
+    #[serde(skip)]
+    pub workers: Vec<WorkerFigures>,
+    /// Those requests by why their worker was chosen.
+    pub decisions: Counts,
+    /// Attempts after the first.
+    pub retries: u64,
+    /// Prompts against what their workers were thought to hold.
+    pub prefix: PrefixFigures,
+    /// What was predicted to be cached against what workers reported.
+    pub cache: CacheFigures,
+    /// Tokens as workers reported them.
+    pub tokens: TokenFigures,
+    /// Internal fields taken out of requests.
+    pub stripped: Counts,
+    /// How long things took.
+    pub times: TimeFigures,
+    /// Changes of the fleet up to the first request; `None` before it.
+    #[serde(skip)]
+    pub fleet_before: Option<u64>,
+}
+
+/// Requests by how they ended.
+#[derive(Debug, Clone, Serialize)]
+pub struct Requests {
+    /// Those that have ended.
+    pub ended: u64,
+    /// Those that are under way.
+    pub under_way: u64,
+    /// The former, by outcome.
+    pub outcomes: Counts,
+}
+
+/// The requests for one model.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelFigures {
+    /// Its name; empty where there was none.
+    pub model: String,
+    /// Requests that have ended, by outcome.
+    pub outcomes: Counts,
+}
+
+/// The requests of one worker.
+#[derive(Debug, Clone)]
+pub struct WorkerFigures {
+    /// Its name.
+    pub worker: String,
+    /// How many have ended.
+    pub requests: u64,
+    /// By why it was chosen.
+    pub decisions: Counts,
+}
+
+/// Prompts against what their workers were thought to hold.
+#[derive(Debug, Clone, Serialize)]
+pub struct PrefixFigures {
+    /// Choices that looked at the prompt.
+    pub choices: u64,
+    /// Bytes of their prompts.
+    pub prompt_bytes: u64,
+    /// Those of them that the worker was thought to hold.
+    pub matched_bytes: u64,
+    /// The latter as a share of the former, from 0 to 1; `null` without a prompt.
+    pub match_ratio: Option<f64>,
+}
+
+/// What was predicted to be cached against what workers reported.
+#[derive(Debug, Clone, Serialize)]
+pub struct CacheFigures {
+    /// Answers that told.
+    pub answers: u64,
+    /// Tokens of their prompts.
+    pub prompt_tokens: u64,
+    /// Those of them that were predicted to be cached.
+    pub predicted_cached_tokens: u64,
+    /// Those that were.
+    pub reported_cached_tokens: u64,
+}
+
+/// Tokens as workers reported them.
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenFigures {
+    /// Answers that told.
+    pub answers: u64,
+    /// Tokens of their prompts.
+    pub prompt: u64,
+    /// Tokens that they generated.
+    pub completion: u64,
+}
+
+/// How long things took.
+#[derive(Debug, Clone, Serialize)]
+pub struct TimeFigures {
+    /// By how much of itself a quantile may be off.
+    pub relative_error: f64,
+    /// From the request's head to the first byte of the answer's body.
+    pub first_byte_ms: Quantiles,
+    /// From the request's head to the first token of a stream.
+    pub first_token_ms: Quantiles,
+    /// Between two reads of one stream: tokens that come together count as one.
+    pub inter_token_ms: Quantiles,
+    /// From the request's head to its end.
+    pub end_to_end_ms: Quantiles,
+}
+
+/// Quantiles in milliseconds; `null` without a value.
+#[derive(Debug, Clone, Serialize)]
+pub struct Quantiles {
+    /// How many values there are.
+    pub count: u64,
+    /// Their mean.
+    pub mean: Option<f64>,
+    /// Half of them are no longer.
+    pub p50: Option<f64>,
+    /// Nine tenths of them are no longer.
+    pub p90: Option<f64>,
+    /// 95 % of them are no longer.
+    pub p95: Option<f64>,
+    /// 99 % of them are no longer.
+    pub p99: Option<f64>,
+    /// The longest.
+    pub max: Option<f64>,
+}
+
+impl Figures {
+    pub(crate) fn of(tally: &Tally, under_way: u64) -> Self {
+        let mut sums = [0; Outcome::ALL.len()];
+        for (_, outcomes) in &tally.models {
+            sums.iter_mut().zip(outcomes).for_each(|(sum, count)| *sum += count);
+        }
+        let mut reasons = [0; Reason::ALL.len()];
+        for worker in tally.workers.iter().flatten() {
+            reasons.iter_mut().zip(worker.reasons).for_each(|(sum, count)| *sum += count);
+        }
+        Self {
+            requests: Requests { ended: sums.iter().sum(), under_way, outcomes: outcomes(&sums) },
+            models: models(tally),
+            workers: workers(tally),
+            decisions: decisions(&reasons),
+            retries: tally.retries,
+            prefix: PrefixFigures {
+                choices: tally.prefix.choices,
+                prompt_bytes: tally.prefix.bytes,
+                matched_bytes: tally.prefix.matched,
+                match_ratio: (tally.prefix.bytes > 0)
+                    .then(|| tally.prefix.matched as f64 / tally.prefix.bytes as f64),
+            },
+            cache: CacheFigures {
+                answers: tally.cache.answers,
+                prompt_tokens: tally.cache.prompt,
+                predicted_cached_tokens: tally.cache.predicted,
+                reported_cached_tokens: tally.cache.reported,
+            },
+            tokens: TokenFigures {
+                answers: tally.tokens.answers,
+                prompt: tally.tokens.prompt,
+                completion: tally.tokens.completion,
+            },
+            stripped: tally.stripped.iter().copied().collect(),
+            times: TimeFigures::of(&tally.times),
+            fleet_before: tally.fleet_before,
+        }
+    }
+
+    /// How often requests ended so.
+    pub fn count(&self, outcome: Outcome) -> u64 {
+        self.requests.outcomes.get(outcome.as_str()).copied().unwrap_or(0)
+    }
+}
+
+fn models(tally: &Tally) -> Vec<ModelFigures> {
+    let models = tally.models.iter();
+    let mut models: Vec<_> = models
+        .map(|(model, counts)| ModelFigures { model: (**model).to_owned(), outcomes: outcomes(counts) })
+        .collect();
+    models.sort_by(|a, b| a.model.cmp(&b.model));
+    models
+}
+
+fn workers(tally: &Tally) -> Vec<WorkerFigures> {
+    let workers = tally.workers.iter().flatten();
+    workers
+        .map(|tally| WorkerFigures {
+            worker: tally.worker.name().to_owned(),
+            requests: tally.requests,
+            decisions: decisions(&tally.reasons),
+        })
+        .collect()
+}
+
+fn outcomes(counts: &[u64; Outcome::ALL.len()]) -> Counts {
+    Outcome::ALL.map(Outcome::as_str).into_iter().zip(*counts).filter(|(_, count)| *count > 0).collect()
+}
+
+fn decisions(counts: &[u64; Reason::ALL.len()]) -> Counts {
+    Reason::ALL.map(Reason::as_str).into_iter().zip(*counts).filter(|(_, count)| *count > 0).collect()
+}
+
+impl TimeFigures {
+    fn of(times: &Times) -> Self {
+        Self {
+            relative_error: RELATIVE_ERROR,
+            first_byte_ms: Quantiles::of(&times.first_byte),
+            first_token_ms: Quantiles::of(&times.first_token),
+            inter_token_ms: Quantiles::of(&times.gap),
+            end_to_end_ms: Quantiles::of(&times.whole),
+        }
+    }
+}
+
+impl Quantiles {
+    fn of(spread: &Spread) -> Self {
+        let values = spread.0.as_ref().filter(|values| !values.is_empty());
+        let at = |quantile| values.map(|values| values.value_at_quantile(quantile) as f64 / 1000.0);
+        Self {
+            count: values.map_or(0, hdrhistogram::Histogram::len),
+            mean: values.map(|values| values.mean() / 1000.0),
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+            max: values.map(|values| values.max() as f64 / 1000.0),
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Trials: what a reset puts back, what it leaves alone, and the report of what happened.
+
+// The lints on panics leave only code marked as test alone.
+#[cfg(test)]
+mod holds;
+#[cfg(test)]
+mod reports;
+#[cfg(test)]
+mod resets;
