@@ -146,4 +146,140 @@ mod tests {
             assert_eq!(text.matches("{\"ended\":").count(), REQUESTS);
         }
     }
+
+    #[test]
+    fn other_policies_are_compared_on_the_same_requests_and_always_alike() {
+        let scratch = Scratch::new("alike");
+        let file = scratch.file("log");
+        run(async {
+            let site = logged(PolicyKind::RoundRobin, &file, DECISION_BUFFER_BYTES).await;
+            load(&site, 16, 600).await;
+            site.app.shutdown().await;
+        });
+        let path = file.to_str().unwrap();
+        let arguments = [path, "--policy", "round_robin,cache_aware", "--cache-tokens", "6400"];
+        let first = report(&arguments);
+        let told = json(&first);
+        let columns = told["columns"].as_array().unwrap();
+        let of = |column: usize, what: &str| columns[column][what].as_f64().unwrap();
+        assert!(columns.iter().all(|column| column["requests"] == 600), "{}", first.text());
+        assert_eq!(
+            (&columns[1]["policy"], &columns[2]["policy"]),
+            (&"round_robin".into(), &"cache_aware".into())
+        );
+        // Recorded by what the workers counted, simulated by the same engine: the two know nothing of each other.
+        let (recorded, simulated) = (of(0, "hit_rate"), of(1, "hit_rate"));
+        assert!((recorded - simulated).abs() < 0.1, "{}", first.text());
+        assert!(of(2, "hit_rate") > simulated + 0.1, "{}", first.text());
+        assert!(of(1, "spread") < 1.01 && of(0, "timed") == 300.0 && of(2, "timed") == 300.0);
+        let again = report(&arguments);
+        assert_eq!((first.json(), first.text()), (again.json(), again.text()));
+    }
+
+    #[test]
+    fn a_log_that_could_not_keep_up_says_that_it_is_not_exact() {
+        let scratch = Scratch::new("overflow");
+        let file = scratch.file("log");
+        run(async {
+            let site = logged(PolicyKind::CacheAware, &file, 700).await;
+            load(&site, CLIENTS, 400).await;
+            assert!(site.metric("forebay_decision_log_dropped_total", &[]).await > 0);
+            site.app.shutdown().await;
+        });
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.trim_end().ends_with(r#""exact":false}}"#), "{:?}", text.lines().last());
+        let report = report(&[file.to_str().unwrap()]);
+        let told = json(&report);
+        assert_eq!((&told["log"]["exact"], &told["log"]["ended"]), (&Value::Bool(false), &Value::Bool(true)));
+        assert!(report.text().contains("exact:false") && told["log"]["missing"].as_u64() > Some(0));
+        assert_eq!(report.failure(), None, "nobody can tell whether a choice would have come out the same");
+    }
+
+    /// A log of a few requests, as lines.
+    fn lines(scratch: &Scratch) -> Vec<String> {
+        let file = scratch.file("whole");
+        run(async {
+            let site = logged(PolicyKind::CacheAware, &file, DECISION_BUFFER_BYTES).await;
+            load(&site, 1, 60).await;
+            site.app.shutdown().await;
+        });
+        fs::read_to_string(&file).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_broken_log_is_refused_with_the_line_and_a_cut_one_is_read_up_to_the_cut() {
+        let scratch = Scratch::new("broken");
+        let whole = lines(&scratch);
+        let file = scratch.file("log");
+        let path = file.to_str().unwrap();
+        let refused = |lines: &[String]| {
+            fs::write(&file, lines.join("\n") + "\n").unwrap();
+            replay(&[path]).unwrap().report().map(|_| ()).unwrap_err().to_string()
+        };
+        let changed = |at: usize, from: &str, to: &str| {
+            let mut lines = whole.clone();
+            assert!(lines[at].contains(from), "{}", lines[at]);
+            lines[at] = lines[at].replacen(from, to, 1);
+            lines
+        };
+        let choice = whole.iter().position(|line| line.contains("\"from\":")).unwrap();
+        let policy = whole.iter().position(|line| line.starts_with("{\"policy\"")).unwrap();
+        let place = |at: usize| format!("{path}:{}: ", at + 1);
+        for (lines, at, problem) in [
+            (changed(choice, "{", "{]"), choice, "at column"),
+            (changed(choice, "\"new\":\"", "\"new\":\"x"), choice, "key.new is no list of hashes"),
+            (changed(choice, "\"from\":", "\"from\":9999"), choice, "key.from refers to"),
+            (changed(choice, "\"seq\":", "\"seq\":0,\"x\":"), choice, "seq is 0, and must be at least"),
+            (changed(choice, "\"bytes\":", "\"bytes\":77"), choice, "key.bytes does not agree"),
+            (changed(policy, "\"max_tree_size\":", "\"max_tree_size\":1,\"_\":"), policy, "unknown field"),
+            (changed(policy, "1048576", "10485"), policy, "max_tree_size is 10485"),
+            (changed(0, "\"format\":1", "\"format\":9"), 0, "format 9 is not known"),
+            (whole[1..].to_vec(), 0, "a header is expected here"),
+            ([&whole[..], &whole[1..2]].concat(), whole.len(), "nothing may follow the end"),
+        ] {
+            let error = refused(&lines);
+            assert!(error.starts_with(&place(at)) && error.contains(problem), "{error} | {problem}");
+        }
+        let cut = whole[..whole.len() - 1].join("\n");
+        fs::write(&file, &cut[..cut.len() - 7]).unwrap();
+        let report = report(&[path]);
+        let told = json(&report);
+        assert_eq!((&told["log"]["cut"], &told["log"]["exact"]), (&Value::Bool(true), &Value::Bool(true)));
+        assert!(report.text().contains("the last line is cut") && report.failure().is_none());
+    }
+
+    #[test]
+    fn a_choice_that_comes_out_otherwise_is_shown_and_is_a_failure() {
+        let scratch = Scratch::new("otherwise");
+        let mut lines = lines(&scratch);
+        let at = lines.iter().rposition(|line| line.starts_with("{\"choice\"")).unwrap();
+        let (before, draw) = lines[at].split_once("\"draw\":").unwrap();
+        let number: u64 = draw.trim_end_matches('}').parse().unwrap();
+        lines[at] = format!("{before}\"draw\":{}{}", number + 1, "}".repeat(3));
+        let file = scratch.file("log");
+        fs::write(&file, lines.join("\n") + "\n").unwrap();
+        let report = report(&[file.to_str().unwrap()]);
+        assert!(
+            report.text().contains("choices: 59 of 60 reproduced\nfirst difference: seq "),
+            "{}",
+            report.text()
+        );
+        assert_eq!(report.failure().as_deref(), Some("1 of 60 choices were not reproduced"));
+    }
+
+    #[test]
+    fn what_cannot_be_replayed_is_said_in_one_line() {
+        let scratch = Scratch::new("flags");
+        let error = |arguments: &[&str]| match replay(arguments).and_then(|replay| replay.report()) {
+            Ok(_) => unreachable!("{arguments:?}"),
+            Err(error) => error.to_string(),
+        };
+        assert!(error(&["/nowhere/log"]).starts_with("/nowhere/log: "));
+        let empty = scratch.file("empty");
+        fs::write(&empty, "").unwrap();
+        assert!(error(&[empty.to_str().unwrap()]).ends_with(": it is empty"));
+        assert!(error(&["x", "--policy", "best"]).contains("--policy: best is not"));
+        assert!(error(&["x", "--policy", "random,random"]).contains("given twice"));
+        assert!(error(&["x", "--prefill-rate", "0"]).contains("--prefill-rate: 0 is not"));
+    }
 }
