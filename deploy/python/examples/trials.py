@@ -5,12 +5,12 @@ It shows that equal trials are equal because of the reset, and that the policies
 """
 
 import argparse
+import json
 import statistics
 import sys
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
-from forebay import Router, RouterConfig, SimWorkers
-from forebay.client import ask
+from forebay import Router, RouterConfig, SimWorkers, facts
 from forebay.demo import Reply, conversations, run_trial
 
 POLICIES = ("cache_aware", "round_robin")
@@ -25,6 +25,11 @@ class Trial(NamedTuple):
     policy: str
     #: Of each request in order: the worker, why it was chosen, and the tokens that it had in its cache.
     choices: List[Tuple[str, str, int]]
+    #: The router's report, but for what differs between equal trials.
+    facts: str
+    #: Whether the router finds nothing that makes the trial unfit for comparison.
+    comparable: bool
+    #: By the router's report.
     ttft_p50_ms: float
 
 
@@ -35,18 +40,18 @@ def run(routers: Dict[str, Router], count: int, reset: bool) -> List[Trial]:
         policy = POLICIES[number % len(POLICIES)]
         router = routers[policy]
         if reset:
-            router.reset(seed=SEED)
-            ask("POST", router.url, "/reset_prefix_cache")
-        trial = measured(policy, run_trial(router.url, conversations(SEED)))
+            router.reset(f"{policy}-{number}", seed=SEED, wait_idle_secs=10, reset_workers_prefix_cache=True)
+        trial = measured(policy, run_trial(router.url, conversations(SEED)), router.end_trial())
         print(f"  {number:3} {policy:12} TTFT p50 {trial.ttft_p50_ms:7.2f} ms, {cached(trial):6} tokens from caches")
         trials.append(trial)
     return trials
 
 
-def measured(policy: str, replies: List[Reply]) -> Trial:
-    """What a trial's answers show."""
-    ttft_p50_ms = statistics.median(reply.ttft_secs for reply in replies) * 1000
-    return Trial(policy, [(reply.worker, reply.decision, reply.cached_tokens) for reply in replies], ttft_p50_ms)
+def measured(policy: str, replies: List[Reply], report: Dict[str, Any]) -> Trial:
+    """What a trial's answers and its report show."""
+    choices = [(reply.worker, reply.decision, reply.cached_tokens) for reply in replies]
+    told = json.dumps(facts(report), sort_keys=True)
+    return Trial(policy, choices, told, report["comparable"], report["times"]["first_token_ms"]["p50"])
 
 
 def cached(trial: Trial) -> int:
@@ -56,7 +61,7 @@ def cached(trial: Trial) -> int:
 
 def kinds(trials: List[Trial]) -> Dict[str, int]:
     """How many different trials there are of each policy; 1 says that they are all equal."""
-    return {policy: len({tuple(t.choices) for t in trials if t.policy == policy}) for policy in POLICIES}
+    return {policy: len({(tuple(t.choices), t.facts) for t in trials if t.policy == policy}) for policy in POLICIES}
 
 
 def ranges_apart(trials: List[Trial]) -> bool:
@@ -83,6 +88,7 @@ def main() -> int:
         trials = run(routers, asked.trials, reset=True)
         print("without:")
         control = run(routers, asked.control, reset=False)
+    print(f"comparable, by the router's word: {sum(t.comparable for t in trials)} of {len(trials)}")
     print(f"different trials with a reset: {kinds(trials)}, without: {kinds(control)}")
     equal = all(count == 1 for count in kinds(trials).values())
     reset_matters = all(count > 1 for count in kinds(control).values())

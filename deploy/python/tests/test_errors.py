@@ -92,7 +92,7 @@ class Exceptions(unittest.TestCase):
             ),
             (RouterStartupFailed("port_in_use", "--port: taken", 3, "a line"), "port_in_use: --port: taken"),
             (RouterEnded(-9, "a line"), "exit code -9"),
-            (AdminRefused(409, "busy", {"in_flight": []}), "409: busy"),
+            (AdminRefused(409, "busy", {"in_flight": [{"id": "r"}]}), "409: busy"),
         ]
         for error, text in cases:
             self.assertIn(text, str(error))

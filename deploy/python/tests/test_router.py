@@ -26,6 +26,7 @@ from forebay import (
     RouterStartupFailed,
     SimWorkers,
     demo,
+    facts,
     failure_from_answer,
     find_binary,
 )
@@ -43,14 +44,14 @@ class WithWorkers(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.sim = SimWorkers(3)
+        cls.sim = SimWorkers(4)
         cls.workers = cls.sim.__enter__()
         cls.addClassCleanup(cls.sim.stop)
 
     def test_a_router_is_ready_inside_and_gone_outside(self):
         with Router(RouterConfig(), self.workers) as router:
             self.assertEqual(ask("POST", router.url, "/v1/chat/completions", CHAT).status, 200)
-            self.assertEqual(len(router.workers()), 3)
+            self.assertEqual(len(router.workers()), 4)
             self.assertIn("forebay_", router.metrics())
             router.check_invariants()
         self.assertEqual(router.stop(), 0)
@@ -63,18 +64,50 @@ class WithWorkers(unittest.TestCase):
             urls = {first.url, first.admin_url, second.url, second.admin_url}
             self.assertEqual(len(urls), 4)
 
+    def trial(self, router, **reset):
+        """The final report of a trial that begins with a reset, or as the one before ended."""
+        if reset:
+            router.reset("t", seed=7, **reset)
+        replies = run_trial(router.url, conversations(seed=7))
+        report = router.end_trial()
+        self.assertTrue(report["final"])
+        self.assertEqual(report["requests"]["ended"], len(replies))
+        if router.config.policy == "cache_aware":
+            cached = sum(reply.cached_tokens for reply in replies)
+            self.assertEqual(report["cache"]["reported_cached_tokens"], cached)
+        return report
+
     def test_equal_trials_are_equal_because_of_the_reset(self):
-        cached = []
-        with Router(RouterConfig(policy="cache_aware", seed=7), self.workers) as router:
-            epochs = []
-            for _ in range(2):
-                epochs.append(router.reset(seed=7)["epoch"])
-                self.assertEqual(ask("POST", router.url, "/reset_prefix_cache").status, 200)
-                cached.append([reply.cached_tokens for reply in run_trial(router.url, conversations(seed=7))])
-                cached[-1].append([worker["requests"] for worker in router.workers()])
-        self.assertEqual(cached[0], cached[1])
-        self.assertGreater(sum(cached[0][:-1]), 0)
-        self.assertEqual(epochs[1], epochs[0] + 1)
+        for policy in ("cache_aware", "round_robin"):
+            with Router(RouterConfig(policy=policy, seed=7), self.workers) as router:
+                first, second = (self.trial(router, reset_workers_prefix_cache=True) for _ in range(2))
+                third = self.trial(router)
+            self.assertEqual((first["trial"], first["comparable"]), ("t", True), first["reasons"])
+            self.assertEqual(facts(first), facts(second))
+            self.assertNotEqual(facts(second), facts(third))
+            self.assertNotEqual(first["epoch"], second["epoch"])
+
+    def test_a_report_is_had_while_its_trial_runs_and_long_after(self):
+        with Router(RouterConfig(), self.workers) as router:
+            epoch = router.reset("t-0042", only=["policies"])["epoch"]
+            self.assertEqual((router.report()["epoch"], router.report()["final"]), (epoch, False))
+            self.assertEqual(router.end_trial()["trial"], "t-0042")
+            self.assertEqual(router.report(epoch)["trial"], "t-0042")
+            with self.assertRaises(AdminRefused) as raised:
+                router.report(epoch + 100)
+            self.assertEqual(raised.exception.status, 404)
+
+    def test_a_reset_that_needs_idleness_names_the_requests_in_flight(self):
+        with Router(RouterConfig(stop_timeout_secs=0), self.workers) as router:
+            connection = connect(router.url, 30)
+            self.addCleanup(connection.close)
+            stream = send(connection, "POST", "/v1/chat/completions", {**CHAT, "stream": True, "max_tokens": 8000})
+            self.addCleanup(stream.close)
+            self.assertEqual((stream.status, stream.read(5)), (200, b"data:"))
+            with self.assertRaises(AdminRefused) as raised:
+                router.reset(require_idle=True)
+            self.assertEqual(raised.exception.status, 409)
+            self.assertEqual([request["route"] for request in raised.exception.in_flight], ["/v1/chat/completions"])
 
     def test_a_reset_that_cannot_be_is_refused_with_the_reason(self):
         with Router(RouterConfig(), self.workers) as router:
@@ -94,7 +127,7 @@ class WithWorkers(unittest.TestCase):
     def test_proxies_of_the_environment_are_not_asked(self):
         with mock.patch.dict(os.environ, {"http_proxy": NOBODY[0], "HTTP_PROXY": NOBODY[0], "ALL_PROXY": NOBODY[0]}):
             with Router(RouterConfig(), self.workers) as router:
-                self.assertEqual(len(router.workers()), 3)
+                self.assertEqual(len(router.workers()), 4)
 
     def test_a_router_that_dies_inside_is_noticed(self):
         with self.assertRaises(RouterEnded) as raised:
@@ -157,6 +190,7 @@ class Demo(unittest.TestCase):
         first, second = [line for line in printed.getvalue().splitlines() if "prompt tokens cached" in line]
         self.assertEqual(first.split("TTFT")[0].replace("demo-1", "demo-2"), second.split("TTFT")[0])
         self.assertRegex(first, "21 answers, [1-9][0-9]* of ")
+        self.assertIn("equal but for times: True", printed.getvalue())
 
 
 class Failures(unittest.TestCase):

@@ -18,6 +18,7 @@ from .errors import (
     failure_from_answer,
     raise_for_failure,
 )
+from .report import facts
 from .router import Router
 from .sim import SimWorkers
 
@@ -35,6 +36,7 @@ __all__ = [
     "RouterPoolExhausted",
     "RouterStartupFailed",
     "SimWorkers",
+    "facts",
     "failure_from_answer",
     "find_binary",
     "raise_for_failure",

@@ -1,4 +1,4 @@
-"""`python -m forebay.demo`: two trials on simulated workers, equal because of the reset between them."""
+"""`python -m forebay.demo`: two trials on simulated workers, equal because of the reset between them, and a report."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import sys
 import time
 from typing import Any, Dict, List, NamedTuple
 
-from .client import ask, connect, send
+from .client import connect, send
 from .config import RouterConfig
 from .errors import ForebayError, failure_from_answer
+from .report import facts
 from .router import Router
 from .sim import SimWorkers
 
@@ -100,12 +101,14 @@ def main() -> int:
     try:
         with SimWorkers(4, MODEL) as workers, Router(RouterConfig(policy="cache_aware", seed=7), workers) as router:
             print(f"forebay at {router.url} in front of {len(workers)} simulated workers")
+            reports = []
             for trial in ("demo-1", "demo-2"):
-                router.reset(seed=7)
-                ask("POST", router.url, "/reset_prefix_cache")
+                router.reset(trial, seed=7, wait_idle_secs=10, reset_workers_prefix_cache=True)
                 replies = run_trial(router.url, conversations(seed=7))
                 print(f"{trial}: {_summary(replies)}")
-            print(json.dumps(router.workers(), indent=2))
+                reports.append(router.end_trial())
+            print(json.dumps(reports[-1], indent=2))
+            print(f"equal but for times: {facts(reports[0]) == facts(reports[1])}")
     except ForebayError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

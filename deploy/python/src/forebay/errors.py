@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from email.message import Message
-from typing import Any, Dict, Iterable, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 FAILURE_HEADER = "x-forebay-failure"
 
@@ -52,13 +52,17 @@ class RouterEnded(ForebayError):
 
 
 class AdminRefused(ForebayError):
-    """The admin API did not do what it was asked; `answer` is what it said, such as the requests in flight."""
+    """The admin API did not do what it was asked; `answer` is all that it said.
+
+    `in_flight` has the requests that were under way, if a reset was refused because of them.
+    """
 
     def __init__(self, status: int, message: str, answer: Any = None) -> None:
         super().__init__(status, message, answer)
         self.status = status
         self.message = message
         self.answer = answer
+        self.in_flight: List[Dict[str, Any]] = answer.get("in_flight", []) if isinstance(answer, dict) else []
 
     def __str__(self) -> str:
         return f"{self.status}: {self.message}"

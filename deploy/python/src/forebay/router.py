@@ -119,6 +119,14 @@ class Router:
         report: Dict[str, Any] = self._admin("GET", path).json()
         return report
 
+    def end_trial(self, wait_idle_secs: float = 30) -> Dict[str, Any]:
+        """Waits for the trial's last request and gives its final report. Policies stay as they are.
+
+        A report that is read right after the last answer may lack it: the client can be faster than the count.
+        """
+        report: Dict[str, Any] = self.reset(only=["counters"], wait_idle_secs=wait_idle_secs)["previous"]
+        return report
+
     def workers(self) -> List[Dict[str, Any]]:
         """What is known of each worker."""
         workers: List[Dict[str, Any]] = self._admin("GET", "/workers").json()["workers"]
