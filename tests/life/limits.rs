@@ -90,3 +90,19 @@ fn a_body_that_does_not_come_is_given_up() {
         assert_eq!(outcomes(&site, "client_timeout").await, 1);
     });
 }
+
+#[test]
+fn a_connection_without_requests_is_closed_sooner_than_a_slow_head() {
+    run(async {
+        let site = Site::start_with(site::workers(1), PolicyKind::RoundRobin, |settings| {
+            settings.client_idle = Duration::from_millis(20);
+        })
+        .await;
+        let (mut slow, mut client) = (site.client().await, site.client().await);
+        slow.send(b"GET /health HTTP/1.1\r\nhost: x\r\n").await;
+        assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
+        assert_eq!(client.rest().await, b"", "closed without a word");
+        slow.send(b"\r\n").await;
+        assert_eq!(slow.answer().await.unwrap().status(), 200, "a head has its own limit");
+    });
+}

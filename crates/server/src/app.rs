@@ -19,6 +19,7 @@ use crate::data::{self, DataThread, Stop};
 use crate::decisions::DecisionLog;
 use crate::door::Door;
 use crate::drain::Drain;
+use crate::http1::connection::Patience;
 use crate::log;
 use crate::settings::{DrainSettings, Listen, Settings};
 use crate::startup::StartupError;
@@ -76,7 +77,7 @@ impl App {
             router: Arc::clone(&router),
             probe: probe(settings, &reader, &writer),
             auditor,
-            head_timeout: settings.client_header,
+            patience: Patience { head: settings.client_header, idle: settings.client_idle },
             stop: stop.clone(),
         };
         let threads = control.data_threads(settings.threads).map_err(internal)?;
@@ -191,7 +192,7 @@ struct Control {
     router: Arc<Router>,
     probe: Probe,
     auditor: Arc<Auditor>,
-    head_timeout: Duration,
+    patience: Patience,
     stop: Stop,
 }
 
@@ -208,7 +209,7 @@ impl Control {
     fn door(&self, side: Side, nonce: u64) -> Door {
         let shard = Arc::new(self.router.shard(nonce));
         let (router, admin) = (Arc::clone(&self.router), self.admin.clone());
-        Door { side, router, shard, admin, head_timeout: self.head_timeout }
+        Door { side, router, shard, admin, patience: self.patience }
     }
 
     fn run(

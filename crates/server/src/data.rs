@@ -125,7 +125,7 @@ impl Drop for Counted {
 pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<Door>, drain: &Drain) {
     let Ok(stream) = adopt(stream) else { return };
     let service = |request| door.enter(peer, request);
-    connection::serve(stream, service, door.head_timeout, drain).await;
+    connection::serve(stream, service, door.patience, drain).await;
 }
 
 fn adopt(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use forebay_router::{ResponseBody, Router, Shard, Side};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
+use crate::http1::connection::Patience;
 use crate::http1::input::RequestBody;
 
 /// What a connection needs to have its requests answered.
@@ -17,8 +17,8 @@ pub(crate) struct Door {
     pub router: Arc<Router>,
     pub shard: Arc<Shard>,
     pub admin: axum::Router,
-    /// Longest wait for the head of a request, the first one and those on a connection that is kept alive.
-    pub head_timeout: Duration,
+    /// How long clients may take for their requests.
+    pub patience: Patience,
 }
 
 impl Door {

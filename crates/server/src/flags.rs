@@ -168,10 +168,13 @@ pub struct Flags {
     /// [default: 0]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub request_timeout_secs: Option<Given>,
-    /// Longest wait for the head of a request, and of a kept connection for the next one, in seconds; fractions allowed
-    /// [default: 60]
+    /// Longest wait for the head of a request, in seconds; fractions allowed [default: 60]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub client_header_timeout_secs: Option<Given>,
+    /// Time that a connection is kept for the next request, in seconds; it may be up to twice that; fractions allowed
+    /// [default: 60]
+    #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
+    pub client_idle_timeout_secs: Option<Given>,
     /// Longest wait for the whole body of a request, in seconds; 0 is no limit [default: 300]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub client_body_timeout_secs: Option<Given>,

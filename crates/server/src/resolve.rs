@@ -68,6 +68,7 @@ pub fn settings(
         stream_idle_timeout_secs,
         request_timeout_secs,
         client_header_timeout_secs,
+        client_idle_timeout_secs,
         client_body_timeout_secs,
         drain_settle_secs,
         drain_timeout_secs,
@@ -166,6 +167,7 @@ pub fn settings(
         },
         seed: seed.map_or_else(|| Ok(drawn_seed()), |seed| SEED.of("seed", &seed))?,
         health: health(health_check_endpoint, probing, thresholds, or.health)?,
+        client_idle: DURATION.read("client-idle-timeout-secs", client_idle_timeout_secs, or.client_idle)?,
         client_header: DURATION.read(
             "client-header-timeout-secs",
             client_header_timeout_secs,

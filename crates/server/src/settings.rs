@@ -40,8 +40,10 @@ pub struct Settings {
     pub seed: u64,
     /// Knobs of the health probe.
     pub health: HealthSettings,
-    /// Longest wait for the head of a request, and of a kept connection for the next one.
+    /// Longest wait for the head of a request.
     pub client_header: Duration,
+    /// Longest time that a connection is kept without a request, in which it may be up to twice that.
+    pub client_idle: Duration,
     /// Requests in flight at one worker at most; 0 is no limit.
     pub max_inflight_per_worker: u32,
     /// How the process ends.
@@ -138,6 +140,7 @@ impl Default for Settings {
             seed: 0,
             health: HealthSettings::default(),
             client_header: Duration::from_secs(60),
+            client_idle: Duration::from_secs(60),
             max_inflight_per_worker: 0,
             drain: DrainSettings::default(),
             end_with_stdin: false,

@@ -71,6 +71,7 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("queue-timeout-secs", "0", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("no-worker-wait-secs", "-1", "a number of seconds from 0 (off) to 31536000 (a year)"),
         ("client-header-timeout-secs", "0", "a number of seconds from 0.001 to 31536000 (a year)"),
+        ("client-idle-timeout-secs", "0", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("drain-settle-secs", "x", "a number of seconds from 0 (off) to 31536000 (a year)"),
         ("drain-timeout-secs", "-1", "a number of seconds from 0 (off) to 31536000 (a year)"),
         ("end-with-stdin", "no", "true or false"),

@@ -25,11 +25,20 @@ const CHUNK_END: &[u8] = b"\r\n";
 const LAST_CHUNK_END: &[u8] = b"\r\n0\r\n\r\n";
 const NO_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Serves a connection to its end. The head of each request has to come within `head_timeout`.
+/// How long a client may take for its requests.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// For the head of a request, and for the first request of a connection.
+    pub head: Duration,
+    /// Between the end of an answer and the next request.
+    pub idle: Duration,
+}
+
+/// Serves a connection to its end.
 pub(crate) async fn serve<F, B>(
     stream: TcpStream,
     service: impl Fn(Request<RequestBody>) -> F,
-    head_timeout: Duration,
+    patience: Patience,
     drain: &Drain,
 ) where
     F: Future<Output = Response<B>>,
@@ -38,7 +47,7 @@ pub(crate) async fn serve<F, B>(
     let (read, write) = stream.into_split();
     let mut client = Client { input: Input::shared(read), output: Output::new(write) };
     let _place = drain.enter().await;
-    let mut wait = Wait::new(head_timeout);
+    let mut wait = Wait::new(patience);
     loop {
         let incoming = match poll_fn(|cx| client.poll_next(cx, &mut wait, drain)).await {
             Waited::Request(incoming) => incoming,
@@ -77,9 +86,11 @@ enum After {
     Linger,
 }
 
-/// How long a head may take. The timer is not set anew for each request: an idle connection is closed after once to
+/// How long a client may take. The timer is not set anew for each request: an idle connection is closed after once to
 /// twice the limit. For a head that has begun, the limit is kept.
 struct Wait {
+    patience: Patience,
+    /// The limit that the timer is set to.
     limit: Duration,
     timer: Pin<Box<Sleep>>,
     /// Something came since the timer was set.
@@ -87,13 +98,25 @@ struct Wait {
 }
 
 impl Wait {
-    fn new(limit: Duration) -> Self {
-        Self { limit, timer: Box::pin(sleep(limit)), moved: false }
+    fn new(patience: Patience) -> Self {
+        let limit = patience.head;
+        Self { patience, limit, timer: Box::pin(sleep(limit)), moved: false }
     }
 
-    fn again(&mut self) {
+    fn set(&mut self, limit: Duration) {
+        self.limit = limit;
         self.moved = false;
-        self.timer.as_mut().reset(Instant::now() + self.limit);
+        self.timer.as_mut().reset(Instant::now() + limit);
+    }
+
+    /// A request has come; from its answer on the connection is idle.
+    fn came(&mut self) {
+        self.moved = true;
+        // Only once for most connections: where heads come whole, the limit stays that of an idle one.
+        if self.limit != self.patience.idle {
+            self.set(self.patience.idle);
+            self.moved = true;
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -102,7 +125,7 @@ impl Wait {
             if !self.moved {
                 return Poll::Ready(());
             }
-            self.again();
+            self.set(self.limit);
         }
     }
 }
@@ -113,7 +136,7 @@ impl Client {
         let had_begun = input.has_begun();
         match input.poll_next(cx, &self.input) {
             Poll::Ready(Next::Request(incoming)) => {
-                wait.moved = true;
+                wait.came();
                 return Poll::Ready(Waited::Request(incoming));
             }
             Poll::Ready(Next::End) => return Poll::Ready(Waited::End),
@@ -126,7 +149,7 @@ impl Client {
             return Poll::Ready(Waited::End);
         }
         if input.has_begun() && !had_begun {
-            wait.again();
+            wait.set(wait.patience.head);
         }
         ready!(wait.poll(cx));
         Poll::Ready(if input.has_begun() {

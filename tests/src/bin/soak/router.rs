@@ -10,7 +10,7 @@ use serde_json::Value;
 const FLAGS: &str = "--port 0 --admin-port 0 --threads 2 --log-level error --health-check-interval-secs 1 \
     --response-header-timeout-secs 5 --stream-idle-timeout-secs 10 --no-worker-wait-secs 10 \
     --cb-timeout-duration-secs 3 --max-concurrent-requests 1000 --queue-size 20000 --queue-timeout-secs 60 \
-    --max-tree-size 4194304 --client-header-timeout-secs 300 --drain-timeout-secs 30";
+    --max-tree-size 4194304 --client-idle-timeout-secs 300 --drain-timeout-secs 30";
 
 /// It.
 pub(crate) struct Router {
