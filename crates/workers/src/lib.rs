@@ -16,6 +16,7 @@
 //! - [`served`]: what a worker says it serves.
 //! - [`note`], [`ledger`], `frozen`: the record of decisions, for whoever writes it down.
 //! - [`tried`]: whom one request has tried.
+//! - [`by`]: ranks or URLs, and why there may be none.
 //! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
 //! - `state`: what only writers see.
 //! - [`registry`]: the two handles on it all, one that reads and one that writes.
@@ -28,6 +29,7 @@
 pub mod audit;
 pub mod blame;
 pub mod breaker;
+pub mod by;
 mod circuit;
 pub mod collector;
 mod frozen;
@@ -50,6 +52,7 @@ pub mod world;
 
 pub use audit::Auditor;
 pub use breaker::{BreakerSettings, BreakerState};
+pub use by::{By, PoolError};
 pub use collector::FleetCollector;
 pub use guard::Guard;
 pub use health::HealthSettings;
@@ -65,4 +68,4 @@ pub use state::Parts;
 pub use tried::Tried;
 pub use url::{UrlError, WorkerUrl};
 pub use worker::{Blocker, Worker};
-pub use world::{By, Pool, PoolError, Selected, World};
+pub use world::{Pool, Selected, World};

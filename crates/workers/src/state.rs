@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use forebay_policy::{Policy, PolicySettings, Slot};
 
 use crate::breaker::BreakerSettings;
+use crate::by::By;
 use crate::health::HealthSettings;
 use crate::host::Host;
 use crate::ledger::Ledger;
@@ -16,7 +17,7 @@ use crate::ranks::Ranks;
 use crate::served::{Catalogue, Models};
 use crate::url::WorkerUrl;
 use crate::worker::{Blocker, Worker};
-use crate::world::{Base, By, Candidate, Pool, Pools, World, places_of};
+use crate::world::{Base, Candidate, Pool, Pools, World, places_of};
 
 /// The fleet as its writers see it.
 pub(crate) struct State {

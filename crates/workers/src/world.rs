@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_policy::{Ask, Choice, Fleet, Policy, PrefixKey, Slot};
 
+use crate::by::{By, PoolError};
 use crate::frozen::Frozen;
 use crate::guard::Guard;
 use crate::host::Host;
@@ -29,15 +30,6 @@ pub struct World {
     pub(crate) by_url: Option<Pools>,
 }
 
-/// What is chosen for a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum By {
-    /// A rank, where ranks are told apart: for requests that can be told theirs.
-    Rank,
-    /// A URL: whatever rank serves it is the worker's own choice.
-    Url,
-}
-
 /// The pools of one world.
 pub(crate) struct Pools {
     pub(crate) by_model: HashMap<Box<str>, Arc<Pool>>,
@@ -54,17 +46,6 @@ pub(crate) enum Base {
     None,
     One(Arc<Pool>),
     Several,
-}
-
-/// Why no pool serves a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PoolError {
-    /// No worker serves this name.
-    UnknownModel,
-    /// No name was given and there are several base models.
-    ModelNeeded,
-    /// Nothing is known of any worker yet.
-    NothingKnown,
 }
 
 impl World {

@@ -2,10 +2,11 @@ use super::*;
 use crate::worker::Worker;
 
 use crate::breaker::BreakerState;
+use crate::by::{By, PoolError};
 use crate::note::{Asker, Note};
 use crate::served::ServedModel;
 use crate::tried::Tried;
-use crate::world::{By, Pool, PoolError};
+use crate::world::Pool;
 use forebay_policy::{Ask, PolicyKind};
 use std::time::Duration;
 
