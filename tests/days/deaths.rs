@@ -1,6 +1,6 @@
 //! A worker that dies, at each stage of a request.
 
-use forebay_sim::{Fault, Worker, WorkerOptions};
+use forebay_sim::Fault;
 use forebay_tests::run;
 
 use crate::day::{Day, STREAM, WHOLE};
@@ -28,20 +28,18 @@ async fn with_another(case: &'static str, fault: Fault) {
 #[test]
 fn before_it_is_connected_to() {
     run(async {
-        let mut day = Day::of_one("worker killed before connect, alone", |_| ()).await;
-        let addr = day.site.workers[0].addr();
-        day.site.workers.remove(0).stop().await;
+        // Refused by the kernel, which keeps the port: another test's router might get it.
+        let day = Day::of_one("worker gone before connect, alone", |_| ()).await;
+        day.site.workers[0].refuse_connections().await;
         let seen = day.ask(STREAM).await;
         assert_eq!(seen, "503 router_pool_exhausted");
         let day = day.ends("1 pool_exhausted", &seen).await;
-        let options = WorkerOptions { port: addr.port(), ..WorkerOptions::recording() };
-        let back = Worker::start(options).unwrap();
+        day.site.workers[0].accept().await;
         day.site.wait_eligible(0, true).await;
         assert_eq!(day.ask(STREAM).await, "200 whole stream");
-        drop(back);
 
-        let mut day = Day::of("worker killed before connect, one of two", 2, |_| ()).await;
-        day.site.workers.remove(0).stop().await;
+        let day = Day::of("worker gone before connect, one of two", 2, |_| ()).await;
+        day.site.workers[0].refuse_connections().await;
         for _ in 0..2 {
             assert_eq!(day.ask(STREAM).await, "200 whole stream");
         }
@@ -58,6 +56,9 @@ fn with_the_request_under_way() {
         alone("killed before headers", Fault::CloseBeforeHead, STREAM, reset, died).await;
         alone("killed inside the head", Fault::CloseMidHead, STREAM, reset, died).await;
         alone("RST before headers", Fault::Reset, STREAM, reset, died).await;
+        let early = Fault::CloseMidStream(0);
+        alone("killed between head and first record", early.clone(), STREAM, reset, died).await;
+        with_another("killed between head and first record, one of two", early).await;
         with_another("killed after request bytes, one of two", Fault::CloseAfterRequestBytes(3)).await;
         with_another("killed before headers, one of two", Fault::CloseBeforeHead).await;
         with_another("killed inside the head, one of two", Fault::CloseMidHead).await;

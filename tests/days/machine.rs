@@ -43,7 +43,7 @@ fn descriptors_run_out() {
         }
         let metrics = router.metrics().await;
         let counted = listed(&outcomes(&metrics));
-        assert_eq!(counted, "10 completed, 1 out_of_resources, 1 own");
+        assert_eq!(counted, "10 completed, 1 out_of_resources");
         assert_eq!(site::sum(&metrics, "forebay_in_flight", &[]), 0);
         row(
             "file descriptors exhausted",

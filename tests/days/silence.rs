@@ -61,7 +61,7 @@ fn it_sends_a_head_and_nothing_more() {
         let day = limited("head, then nothing: stream").await;
         day.site.workers[0].fail_next(1, Fault::HeadThenSilence);
         let seen = day.ask(STREAM).await;
-        assert_eq!(seen, "200 0 records, then worker_timeout");
+        assert_eq!(seen, "504 worker_timeout");
         day.ends("1 stalled", &seen).await;
 
         let day = limited("head, then nothing: whole answer").await;

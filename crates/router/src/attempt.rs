@@ -10,7 +10,7 @@ use http::Method;
 
 use crate::classify::Asked;
 use crate::failure::{Failure, Stage};
-use crate::headers::Written;
+use crate::headers::{self, Written};
 use crate::metrics::RouterMetrics;
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
@@ -34,6 +34,8 @@ pub(crate) enum AttemptError {
     Exchange(ExchangeError),
     /// The head of the answer did not come in time.
     Silence,
+    /// The head came, but nothing more in time.
+    Stalled,
 }
 
 impl Attempt<'_> {
@@ -77,7 +79,24 @@ impl Attempt<'_> {
             }
             None => exchange.await,
         };
-        exchanged.map_err(AttemptError::Exchange)
+        self.begun(exchanged.map_err(AttemptError::Exchange)?).await
+    }
+
+    /// vLLM sends the head of a stream when it takes the request, and the first record when the prompt has been
+    /// computed. As long as nothing but the head has come, another worker may still take the request over.
+    async fn begun(&self, mut answer: Answer) -> Result<Answer, AttemptError> {
+        if answer.status.is_success() && headers::is_event_stream(&answer.headers) {
+            let mut begin = pin!(answer.body.begin());
+            let begun = match self.settings.times.stream_idle {
+                Some(limit) => {
+                    let within = tokio::time::timeout(limit, begin.as_mut()).await;
+                    within.map_err(|_| AttemptError::Stalled)?
+                }
+                None => begin.await,
+            };
+            begun.map_err(AttemptError::Exchange)?;
+        }
+        Ok(answer)
     }
 }
 
@@ -100,10 +119,16 @@ impl AttemptError {
                 tracing::warn!(worker = worker.name(), "no answer from worker in time");
                 Failure::WorkerTimeout(Stage::Headers)
             }
+            Self::Stalled => {
+                tracing::warn!(worker = worker.name(), "nothing of the answer's body in time");
+                Failure::WorkerTimeout(Stage::Stream)
+            }
             Self::Exchange(error) => {
                 tracing::warn!(worker = worker.name(), %error, "no answer from worker");
                 match error {
-                    ExchangeError::Silent { .. } | ExchangeError::InsideHead => Failure::WorkerDied,
+                    ExchangeError::Silent { .. } | ExchangeError::InsideHead | ExchangeError::BeforeBody => {
+                        Failure::WorkerDied
+                    }
                     ExchangeError::Head(error) => Failure::InvalidResponse(error.to_string()),
                     ExchangeError::Framing(error) => Failure::InvalidResponse(error.to_string()),
                 }

@@ -208,7 +208,10 @@ impl Forward<'_> {
                 course.counted += 1;
                 !asked.once_only && course.counted < self.settings.retry.limit()
             }
-            AttemptError::Exchange(_) | AttemptError::Silence | AttemptError::OutOfResources(_) => false,
+            AttemptError::Exchange(_)
+            | AttemptError::Silence
+            | AttemptError::Stalled
+            | AttemptError::OutOfResources(_) => false,
         }
     }
 

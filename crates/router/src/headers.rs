@@ -199,6 +199,11 @@ pub(crate) fn expose(headers: &mut HeaderMap, worker: &str, choice: &Choice) {
     }
 }
 
+/// Whether the body behind these headers is a stream of events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

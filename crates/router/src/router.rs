@@ -381,10 +381,7 @@ impl Call {
             Report::new(Prediction { worker: Arc::clone(leg.worker()), policy, choice, is_text })
         });
         let mut record = self.record;
-        let streamed = answer
-            .headers
-            .get(header::CONTENT_TYPE)
-            .is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+        let streamed = headers::is_event_stream(&answer.headers);
         record.status(answer.status, streamed);
         // To a body of known length nothing can be added.
         let is_open = answer.body.size_hint().exact().is_none();

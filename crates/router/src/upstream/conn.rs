@@ -61,6 +61,9 @@ pub enum ExchangeError {
     /// It ended inside the head.
     #[error("connection ended inside the response head")]
     InsideHead,
+    /// It ended behind the head, before anything of the body had come.
+    #[error("connection ended before the response body")]
+    BeforeBody,
     /// What came was no HTTP response.
     #[error("invalid response: {0}")]
     Head(#[from] HeadError),
@@ -72,7 +75,7 @@ pub enum ExchangeError {
 impl ExchangeError {
     /// Whether the worker ended the exchange before its answer had begun, so that it has said nothing.
     pub fn is_reset(&self) -> bool {
-        matches!(self, Self::Silent { .. } | Self::InsideHead)
+        matches!(self, Self::Silent { .. } | Self::InsideHead | Self::BeforeBody)
     }
 }
 
@@ -249,6 +252,22 @@ pub enum BodyError {
 }
 
 impl Upstream {
+    /// Reads until there is something of the body to hand out, or nothing more to come.
+    pub async fn begin(&mut self) -> Result<(), ExchangeError> {
+        if !self.first.is_empty() {
+            return Ok(());
+        }
+        match poll_fn(|cx| self.poll_chunk(cx)).await {
+            Some(Ok(chunk)) => self.first = chunk,
+            None => {}
+            Some(Err(BodyError::Io(_) | BodyError::Framing(FramingError::Truncated))) => {
+                return Err(ExchangeError::BeforeBody);
+            }
+            Some(Err(BodyError::Framing(error))) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
     /// Whether the whole message has been read from the worker; its payload may still wait to be handed out.
     pub fn at_end(&self) -> bool {
         self.decoder.is_done()
