@@ -4,6 +4,6 @@
 #[cfg(test)]
 mod holds;
 #[cfg(test)]
-mod reports;
-#[cfg(test)]
 mod resets;
+#[cfg(test)]
+mod under_load;

@@ -1,1 +1,0 @@
-//! What the report of a trial says.
