@@ -4,10 +4,12 @@
 mod tests {
     use std::sync::Arc;
 
+    use forebay_discovery::RankCount;
     use forebay_policy::PolicyKind;
-    use forebay_sim::{Stage, Worker};
+    use forebay_sim::{Stage, Worker, WorkerOptions};
     use forebay_tests::client::{chunked, request};
     use forebay_tests::{Client, Site, run, site, until};
+    use forebay_workers::Ranks;
     use tokio::task::JoinSet;
 
     /// Of a hundred requests each. `LOAD_BATCHES` asks for more of them.
@@ -15,9 +17,37 @@ mod tests {
     const MIXED: usize = 85;
     const HELD: usize = 15;
 
+    /// Data-parallel ranks of each worker in the tests that have them.
+    const RANKS: u32 = 4;
+
     #[test]
     fn under_cache_aware() {
         drifts_nowhere(PolicyKind::CacheAware);
+    }
+
+    #[test]
+    fn under_cache_aware_with_ranks() {
+        drifts_nowhere_with_ranks(PolicyKind::CacheAware);
+    }
+
+    #[test]
+    fn under_power_of_two_with_ranks() {
+        drifts_nowhere_with_ranks(PolicyKind::PowerOfTwo);
+    }
+
+    #[test]
+    fn under_consistent_hash_with_ranks() {
+        drifts_nowhere_with_ranks(PolicyKind::ConsistentHash);
+    }
+
+    #[test]
+    fn under_round_robin_with_ranks() {
+        drifts_nowhere_with_ranks(PolicyKind::RoundRobin);
+    }
+
+    #[test]
+    fn under_random_with_ranks() {
+        drifts_nowhere_with_ranks(PolicyKind::Random);
     }
 
     #[test]
@@ -40,13 +70,28 @@ mod tests {
         drifts_nowhere(PolicyKind::Random);
     }
 
-    /// Two thousand requests in batches; after the mixed part and twice in the held part of each there is a quiet point.
     fn drifts_nowhere(policy: PolicyKind) {
+        drifts_nowhere_among(policy, 1);
+    }
+
+    fn drifts_nowhere_with_ranks(policy: PolicyKind) {
+        drifts_nowhere_among(policy, RANKS);
+    }
+
+    fn workers(ranks: u32) -> Vec<Worker> {
+        let options = |i| WorkerOptions::recording().named(format!("w{i}")).with_ranks(ranks);
+        (0..3).map(|i| site::worker(options(i))).collect()
+    }
+
+    /// Two thousand requests in batches; after the mixed part and twice in the held part of each there is a quiet point.
+    fn drifts_nowhere_among(policy: PolicyKind, ranks: u32) {
         run(async {
             // What comes broken here is asked for by the requests: no worker is to leave for it.
-            let without_breakers =
-                |settings: &mut forebay::settings::Settings| settings.breaker.enabled = false;
-            let site = Arc::new(Site::start_with(site::workers(3), policy, without_breakers).await);
+            let without_breakers = |settings: &mut forebay::settings::Settings| {
+                settings.breaker.enabled = false;
+                settings.ranks = RankCount::Given(Ranks::first(ranks).unwrap());
+            };
+            let site = Arc::new(Site::start_with(workers(ranks), policy, without_breakers).await);
             let mut sent = 0;
             let batches = std::env::var("LOAD_BATCHES").ok().and_then(|n| n.parse().ok()).unwrap_or(BATCHES);
             for batch in 0..batches {
@@ -187,6 +232,9 @@ mod tests {
     async fn held(site: &Site, batch: usize) {
         let gates: Vec<_> = site.workers.iter().map(|worker| worker.hold(Stage::AfterChunks(2))).collect();
         let mut clients = Vec::new();
+        for worker in &site.workers {
+            drop(worker.take_requests());
+        }
         for i in 0..HELD {
             let body =
                 format!(r#"{{"prompt":"held {batch} {i}","max_tokens":8,"stream":true,"user":"{i}"}}"#);
@@ -197,15 +245,37 @@ mod tests {
         let all_held = || gates.iter().map(|gate| gate.held()).sum::<usize>() == HELD;
         until("all streams are held", all_held).await;
         compare(site, HELD).await;
+        compare_ranks(site, |_| true);
         let (gone, stay) = (clients.split_off(HELD - 5), clients);
         drop(gone);
         let open = |worker: &Worker| worker.stats().open_inference;
         let left = || site.workers.iter().map(open).sum::<u64>() == (HELD - 5) as u64;
         until("the workers saw five clients leave", left).await;
         compare(site, HELD - 5).await;
+        compare_ranks(site, |i| i < HELD - 5);
         drop(gates);
         for mut client in stay {
             assert_eq!(client.answer().await.unwrap().status(), 200);
+        }
+    }
+
+    /// The load of each rank against the held requests that name it, of those clients that `stay`.
+    fn compare_ranks(site: &Site, stay: impl Fn(usize) -> bool) {
+        let world = site.app.reader().world();
+        for (worker, host) in site.workers.iter().zip(world.hosts()) {
+            let mut named = vec![0; RANKS as usize];
+            for held in worker.requests_to("/v1/completions") {
+                let number = held
+                    .text()
+                    .rsplit_once("\"user\":\"")
+                    .and_then(|(_, user)| user.trim_end_matches("\"}").parse().ok());
+                if let (Some(rank), true) = (held.header("x-data-parallel-rank"), number.is_some_and(&stay)) {
+                    named[rank.parse::<usize>().unwrap()] += 1;
+                }
+            }
+            for rank in host.workers().iter().filter(|worker| worker.dp_rank().is_some()) {
+                assert_eq!(rank.in_flight(), named[rank.dp_rank().unwrap() as usize], "{}", rank.name());
+            }
         }
     }
 
@@ -214,8 +284,7 @@ mod tests {
         site.loads_agree().await;
         let metrics = site.metrics().await;
         for (i, worker) in site.workers.iter().enumerate() {
-            let label = format!("worker=\"{}\"", worker.url());
-            let scraped = site::sum(&metrics, "forebay_in_flight", &[&label]);
+            let scraped = site::sum(&metrics, "forebay_in_flight", &[&worker.url()]);
             assert_eq!((scraped, site.in_flight(i)), (worker.stats().open_inference, scraped));
         }
         assert_eq!((0..3).map(|i| site.in_flight(i)).sum::<u64>(), total as u64);

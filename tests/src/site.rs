@@ -47,8 +47,7 @@ pub async fn start(settings: &Settings) -> App {
     let count = settings.worker_urls.len();
     app.reader()
         .wait_for(|world| {
-            let workers = world.workers();
-            workers.len() == count && workers.iter().all(|worker| worker.eligible())
+            world.hosts().len() == count && world.workers().iter().all(|worker| worker.eligible())
         })
         .await;
     app
@@ -82,9 +81,10 @@ impl Site {
         Client::connect(&self.app.admin_url()).await
     }
 
-    /// The load that the router sees on a worker.
+    /// The load that the router sees on a worker, all its ranks together.
     pub fn in_flight(&self, worker: usize) -> u64 {
-        u64::from(self.app.reader().world().workers()[worker].in_flight())
+        let behind = self.app.reader().world().hosts()[worker].workers();
+        behind.iter().map(|worker| u64::from(worker.in_flight())).sum()
     }
 
     /// The current trial.
@@ -121,7 +121,7 @@ impl Site {
 
     /// Waits until a worker is (or is no more) in rotation.
     pub async fn wait_eligible(&self, worker: usize, eligible: bool) {
-        self.app.reader().wait_for(|world| world.workers()[worker].eligible() == eligible).await;
+        self.app.reader().wait_for(|world| world.hosts()[worker].workers()[0].eligible() == eligible).await;
     }
 
     /// The names of the workers that answer `count` equal requests of one client.

@@ -15,6 +15,8 @@ use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::metrics::{self, Told};
+
 /// Longest answer that is read, in bytes.
 const ANSWER_LIMIT: usize = 8 * 1024 * 1024;
 
@@ -72,10 +74,16 @@ impl Asker {
         serde_json::from_slice::<Version>(&body).ok().map(|answer| answer.version)
     }
 
-    /// Tokens that the worker's prefix cache holds, if its metrics tell: of one rank, where several share the URL.
-    pub async fn cache_tokens(&self, url: &WorkerUrl) -> Option<u64> {
-        let (_, body) = self.get(url, "/metrics").await.ok()?;
-        read_cache_tokens(std::str::from_utf8(&body).ok()?)
+    /// What the worker's metrics tell, if it gives any.
+    pub async fn metrics(&self, url: &WorkerUrl) -> Option<Told> {
+        let (status, body) = self.get(url, "/metrics").await.ok()?;
+        Some(metrics::read(std::str::from_utf8(&body).ok().filter(|_| status.is_success())?))
+    }
+
+    /// How many data-parallel ranks publish events about their prefix caches; `None` if none does, or nobody says.
+    pub async fn event_sources(&self, url: &WorkerUrl) -> Option<u32> {
+        let (status, body) = self.get(url, "/kv_event_sources").await.ok()?;
+        metrics::read_event_sources(&body).filter(|_| status.is_success())
     }
 
     async fn get(&self, url: &WorkerUrl, path: &str) -> Result<(StatusCode, Bytes), AskError> {
@@ -124,21 +132,6 @@ fn read_models(body: &[u8]) -> Option<Models> {
     served.collect::<Option<Vec<_>>>().map(Models::Named)
 }
 
-/// What `vllm:cache_config_info` says in its labels.
-fn read_cache_tokens(metrics: &str) -> Option<u64> {
-    let line = metrics.lines().find(|line| line.starts_with("vllm:cache_config_info{"))?;
-    let number = |name: &str| -> Option<u64> {
-        // The name of one label can end like another's.
-        let starts = line.match_indices(name).map(|(at, _)| at);
-        let value = starts.filter(|&at| line[..at].ends_with(['{', ','])).map(|at| &line[at + name.len()..]);
-        value.filter_map(|value| value.split('"').next()?.parse().ok()).next()
-    };
-    let tokens = number("block_size=\"")?.checked_mul(number("num_gpu_blocks=\"")?)?;
-    let caches = !line.contains("enable_prefix_caching=\"False\"");
-    // A worker that keeps nothing holds nothing for long; 0 would mean that nothing is known.
-    Some(if caches { tokens } else { tokens.min(1) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,18 +148,6 @@ mod tests {
     fn what_is_no_list_of_models_is_not_read() {
         for body in [&b""[..], b"{}", b"[]", br#"{"data":[{}]}"#, br#"{"data":[{"id":1}]}"#] {
             assert_eq!(read_models(body), None);
-        }
-    }
-
-    #[test]
-    fn the_size_of_the_cache_is_read_from_the_labels() {
-        let metrics = "# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"16\",\
-            cache_dtype=\"auto\",cpu_num_gpu_blocks=\"7\",enable_prefix_caching=\"True\",engine=\"0\",\
-            num_gpu_blocks=\"6000\"} 1.0\n";
-        assert_eq!(read_cache_tokens(metrics), Some(96_000));
-        assert_eq!(read_cache_tokens(&metrics.replace("True", "False")), Some(1));
-        for bad in ["", "vllm:cache_config_info{} 1", &metrics.replace("\"6000\"", "\"None\"")] {
-            assert_eq!(read_cache_tokens(bad), None);
         }
     }
 }

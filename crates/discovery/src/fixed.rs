@@ -9,6 +9,7 @@ use crate::probe::Probe;
 pub fn watch_all(probe: &Probe, urls: &[WorkerUrl], tasks: &TaskTracker) {
     for url in urls {
         let host = probe.writer.add(url.clone());
+        probe.settings.ranks.given().map(|ranks| probe.writer.ranks(&host, Some(ranks)));
         tasks.spawn(probe.clone().run(host));
     }
 }

@@ -4,13 +4,16 @@
 //! Reading order:
 //! - [`settings`]: the knobs.
 //! - [`asking`]: one question to a worker, with a time limit: is it well, what does it serve, which version.
+//! - `metrics`: what a worker's metrics tell.
 //! - [`probe`]: the task that keeps asking one worker.
 //! - [`fixed`]: the list given at start.
 
 pub mod asking;
 pub mod fixed;
+mod metrics;
 pub mod probe;
 pub mod settings;
 
 pub use fixed::watch_all;
-pub use settings::ProbeSettings;
+pub use probe::Misfit;
+pub use settings::{ProbeSettings, RankCount};

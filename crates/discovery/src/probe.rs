@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_workers::{Blocker, Host, Models, Reader, Writer};
+use forebay_workers::{Blocker, Host, Models, Ranks, Reader, WorkerUrl, Writer};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::asking::Asker;
-use crate::settings::ProbeSettings;
+use crate::settings::{ProbeSettings, RankCount};
 
 /// Between two probes as long as no worker is ready: the first one is to be found at once, and a refused connection
 /// costs next to nothing.
@@ -22,10 +23,23 @@ pub struct Probe {
     pub reader: Reader,
     /// Takes what is found out.
     pub writer: Writer,
+    /// Hears of the first worker that has other ranks than were given.
+    pub misfit: watch::Sender<Option<Misfit>>,
     /// Knobs.
     pub settings: Arc<ProbeSettings>,
     /// Ends the task.
     pub stop: CancellationToken,
+}
+
+/// A worker that has another number of data-parallel ranks than was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfit {
+    /// The worker.
+    pub url: WorkerUrl,
+    /// What was given.
+    pub given: u32,
+    /// What it has.
+    pub found: u32,
 }
 
 impl Probe {
@@ -60,6 +74,9 @@ impl Probe {
         };
         let was_up = host.is_well();
         let due = described.is_none_or(|at| at.elapsed() >= self.settings.model_refresh);
+        if good && self.settings.ranks != RankCount::default() {
+            self.count_ranks(asker, host, described.is_none()).await;
+        }
         if good && (due || !was_up || host.take_models_stale()) {
             self.describe(asker, host).await;
             *described = Some(Instant::now());
@@ -72,10 +89,30 @@ impl Probe {
         }
     }
 
+    /// Which ranks are there. Asked with each probe, since an elastic worker changes them while it serves.
+    async fn count_ranks(&self, asker: &Asker, host: &Arc<Host>, is_first: bool) {
+        let found = match asker.event_sources(host.url()).await {
+            Some(found) => Some(found),
+            None => asker.metrics(host.url()).await.and_then(|told| told.engines),
+        };
+        let known = host.ranks().map_or(1, Ranks::count);
+        let Some(ranks) = found.filter(|&found| found != known).and_then(Ranks::first) else {
+            return;
+        };
+        let found = ranks.count();
+        if is_first && let Some(given) = self.settings.ranks.given().map(Ranks::count) {
+            let misfit = Misfit { url: host.url().clone(), given, found };
+            self.misfit.send_if_modified(|first| first.is_none() && first.replace(misfit).is_none());
+        }
+        self.writer.ranks(host, Some(ranks).filter(|_| found > 1));
+        info!(worker = host.url().as_str(), known, found, "number of data-parallel ranks learnt");
+    }
+
     async fn describe(&self, asker: &Asker, host: &Arc<Host>) {
         let url = host.url();
-        let (models, version, cache) =
-            tokio::join!(asker.models(url), asker.version(url), asker.cache_tokens(url));
+        let (models, version, metrics) =
+            tokio::join!(asker.models(url), asker.version(url), asker.metrics(url));
+        let cache = metrics.and_then(|told| told.cache_tokens);
         self.writer.cache_holds(host, cache.unwrap_or(self.settings.cache_tokens));
         let known = host.models();
         let models = match (models, &*known) {

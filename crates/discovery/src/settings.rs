@@ -2,7 +2,32 @@
 
 use std::time::Duration;
 
-use forebay_workers::HealthSettings;
+use forebay_workers::{HealthSettings, Ranks};
+
+/// How many data-parallel ranks are behind a URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RankCount {
+    /// So many; one is none that would be told apart.
+    Given(Ranks),
+    /// As many as the worker says.
+    Asked,
+}
+
+impl RankCount {
+    /// The ranks to be told apart before any worker has been asked.
+    pub(crate) fn given(self) -> Option<Ranks> {
+        match self {
+            Self::Given(ranks) => Some(ranks).filter(|ranks| ranks.count() > 1),
+            Self::Asked => None,
+        }
+    }
+}
+
+impl Default for RankCount {
+    fn default() -> Self {
+        Self::Given(Ranks::ONE)
+    }
+}
 
 /// How workers are asked.
 #[derive(Debug, Clone)]
@@ -13,6 +38,8 @@ pub struct ProbeSettings {
     pub startup_interval: Duration,
     /// Between two reads of what a worker serves.
     pub model_refresh: Duration,
+    /// Data-parallel ranks behind each URL.
+    pub ranks: RankCount,
     /// Tokens that a worker's prefix cache holds, where its metrics do not tell; 0 if that is not known.
     pub cache_tokens: u64,
     /// Shown to workers as `Authorization: Bearer …`.
@@ -25,6 +52,7 @@ impl Default for ProbeSettings {
             health: HealthSettings::default(),
             startup_interval: Duration::from_secs(30),
             model_refresh: Duration::from_secs(30),
+            ranks: RankCount::default(),
             cache_tokens: 0,
             api_key: None,
         }

@@ -69,7 +69,7 @@ impl Attempt<'_> {
         asked: &Asked,
     ) -> Result<Answer, AttemptError> {
         let method: &Method = &self.head.parts.method;
-        let write = |out: &mut Vec<u8>| self.head.write(worker.url(), out);
+        let write = |out: &mut Vec<u8>| self.head.write(worker.url(), worker.dp_rank(), out);
         let mut exchange =
             pin!(conn.exchange(method, write, &asked.body, (&self.shard.idle, worker.host().number())));
         let exchanged = match self.settings.times.response_header {

@@ -46,6 +46,8 @@ pub(crate) struct Asked {
     pub tokens: Option<u64>,
     /// Whether it wants its answer as a stream.
     pub streamed: bool,
+    /// The data-parallel rank that its client insists on.
+    pub rank: Option<u32>,
     /// Key of its session, for consistent hashing.
     pub hash: Option<HashKey>,
     /// Internal fields that were taken out of the body.
@@ -133,6 +135,7 @@ impl Classifier<'_> {
                 .flatten();
             let (body, stripped) = self.without_internals(body, &facts);
             Ok(Asked {
+                rank: None,
                 body,
                 stripped,
                 model,

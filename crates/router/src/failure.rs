@@ -43,6 +43,12 @@ pub enum Failure {
     /// No model was named, and there are several.
     #[error("name a model: the workers behind this router serve several")]
     ModelNeeded,
+    /// The client insists on a data-parallel rank that no worker of the model has.
+    #[error("data_parallel_rank {0} is out of range: no worker of the model has it")]
+    RankUnknown(u32),
+    /// A worker's ranks changed again and again.
+    #[error("the data-parallel ranks of the workers are changing; try again")]
+    RanksMoved,
     /// A worker-wide request that is meant for one worker names none of them.
     #[error("name one of the workers in the header x-forebay-worker, as listed by GET /workers")]
     TargetNeeded,
@@ -146,6 +152,10 @@ impl Failure {
             Self::BodyCut => row(StatusCode::BAD_REQUEST, Some("router_body_cut"), O::Refused),
             Self::UnknownModel(_) => row(StatusCode::NOT_FOUND, Some("router_model_unknown"), O::Refused),
             Self::ModelNeeded => row(StatusCode::BAD_REQUEST, Some("router_model_needed"), O::Refused),
+            Self::RankUnknown(_) => row(StatusCode::BAD_REQUEST, Some("router_rank_unknown"), O::Refused),
+            Self::RanksMoved => {
+                row(StatusCode::SERVICE_UNAVAILABLE, Some("router_ranks_moved"), O::PoolExhausted)
+            }
             Self::TargetNeeded => row(StatusCode::BAD_REQUEST, Some("router_target_needed"), O::Refused),
             Self::PoolExhausted { .. } => {
                 row(StatusCode::SERVICE_UNAVAILABLE, Some("router_pool_exhausted"), O::PoolExhausted)

@@ -110,8 +110,8 @@ impl Order {
             length: (self.parts.method == http::Method::POST).then_some(self.body.len()),
             authorization: (api_key.is_some() || for_router).then_some(api_key),
         };
-        let metrics = self.router.metrics();
-        let forward = Forward { shard: &self.shard, settings, metrics, head: &head, now_ms: 0 };
+        let (metrics, writer) = (self.router.metrics(), &self.router.writer);
+        let forward = Forward { shard: &self.shard, settings, metrics, writer, head: &head, now_ms: 0 };
         let asked = Asked { body: self.body.clone(), ..Asked::default() };
         let Forwarded { answer, leg, .. } = forward.to(worker, &asked).await.map_err(|f| f.to_string())?;
         let content = answer.body.collect(ANSWER_LIMIT).await;

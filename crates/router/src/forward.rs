@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use forebay_policy::{Ask, Choice, Policy};
-use forebay_workers::{Asker, Blocker, Guard, Pool, Selected, Tried, Worker};
+use forebay_workers::{Asker, Blocker, Guard, Pool, Selected, Tried, Worker, Writer};
+use http::StatusCode;
 
 use crate::account::Attempts;
 use crate::attempt::{Attempt, AttemptError};
@@ -15,10 +16,14 @@ use crate::leg::Leg;
 use crate::line::InLine;
 use crate::metrics::RouterMetrics;
 use crate::outcome::{Outcome, Verdict};
+use crate::ranks;
 use crate::retry::{Again, asks_for_patience, pause};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
 use crate::upstream::Answer;
+
+/// Longest refusal of a rank, in bytes: what is longer is another complaint.
+const REFUSAL_LIMIT: u64 = 4096;
 
 /// A worker's answer, and the load that goes with it.
 pub(crate) struct Forwarded {
@@ -48,6 +53,8 @@ pub(crate) struct Forward<'a> {
     pub shard: &'a Shard,
     pub settings: &'a RouterSettings,
     pub metrics: &'a RouterMetrics,
+    /// Learns of ranks.
+    pub writer: &'a Writer,
     pub head: &'a Written<'a>,
     /// When the request came, on the process's clock.
     pub now_ms: u64,
@@ -99,7 +106,7 @@ impl Forward<'_> {
                 return Err(Failure::Overloaded);
             }
         }
-        let mut course = Course::default();
+        let mut course = Course::begin(pool, asked.rank)?;
         loop {
             let selected = self.next(pool, asked, &mut course, attempts.count).await;
             let Some(Selected { guard, choice, noted }) = selected else {
@@ -109,7 +116,13 @@ impl Forward<'_> {
             *line = None;
             attempts.note(choice, noted);
             match self.attempt().with(guard.worker(), asked).await {
-                Ok(answer) => {
+                Ok(mut answer) => {
+                    // Boxed, since it is rare and would make every request's future larger.
+                    if may_be_moved(&answer, guard.worker())
+                        && Box::pin(self.has_moved(guard.worker(), &mut answer, asked)).await?
+                    {
+                        return Err(Failure::RanksMoved);
+                    }
                     let slot = guard.worker().slot();
                     let again = Again::of(answer.status);
                     if let (Again::Busy, Some(pause)) = (again, pause(&answer.headers)) {
@@ -135,6 +148,23 @@ impl Forward<'_> {
                 }
             }
         }
+    }
+
+    /// Whether a worker refuses the rank that it was told because it has others, which are believed from now on.
+    /// A client that insists on a rank gets the refusal.
+    async fn has_moved(&self, worker: &Worker, answer: &mut Answer, asked: &Asked) -> Result<bool, Failure> {
+        let refusal = answer.body.read_ahead(REFUSAL_LIMIT).await;
+        let Some(ranks) = refusal.map_err(|_| Failure::WorkerDied)?.and_then(|text| ranks::told(&text))
+        else {
+            return Ok(false);
+        };
+        if worker.dp_rank().is_none_or(|rank| ranks.contains(rank)) {
+            return Ok(false);
+        }
+        if self.writer.ranks(worker.host(), Some(ranks)) {
+            tracing::warn!(worker = worker.name(), %ranks, "the worker has other data-parallel ranks than were known");
+        }
+        Ok(asked.rank.is_none())
     }
 
     /// To this worker and no other.
@@ -166,7 +196,7 @@ impl Forward<'_> {
             course.rounds += 1;
             let wait = self.settings.retry.backoff(course.rounds, self.shard.unit());
             tokio::time::sleep(wait).await;
-            course.tried = Tried::default();
+            course.tried = Tried::with_rank(asked.rank);
             let ask = self.ask(asked, course);
             selected = pool.select_for(asker, &ask, &course.tried);
         }
@@ -221,6 +251,14 @@ impl Forward<'_> {
 }
 
 impl Course {
+    /// Of a request whose client may insist on a rank.
+    fn begin(pool: &Pool, rank: Option<u32>) -> Result<Self, Failure> {
+        match rank {
+            Some(rank) if !pool.has_rank(rank) => Err(Failure::RankUnknown(rank)),
+            _ => Ok(Self { tried: Tried::with_rank(rank), ..Self::default() }),
+        }
+    }
+
     /// Puts an answer and the verdict in it together. A worker hears one verdict on a request.
     fn judge(&mut self, answer: Answer, guard: Guard, chosen: Chosen) -> Forwarded {
         self.counted += 1;
@@ -313,6 +351,11 @@ impl Course {
             _ => Err(exhausted(pool, u64::from(self.attempts.saturating_sub(1)))),
         }
     }
+}
+
+/// Whether an answer may be the refusal of the rank that the worker was told.
+fn may_be_moved(answer: &Answer, worker: &Worker) -> bool {
+    answer.status == StatusCode::BAD_REQUEST && worker.dp_rank().is_some()
 }
 
 /// One line for each decision, for who asks for it.

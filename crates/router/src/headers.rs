@@ -5,6 +5,7 @@ use forebay_workers::WorkerUrl;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 
+use crate::settings::RouterSettings;
 use crate::upstream::head::tokens;
 
 /// Headers of the client's connection, and those that are written anew.
@@ -31,9 +32,34 @@ pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-forebay-worker"
 /// Says in a response why that one was chosen.
 const DECISION: HeaderName = HeaderName::from_static("x-forebay-decision");
 
+/// Names the data-parallel rank that a request is for.
+pub(crate) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+
+/// What clients may say that steers an engine.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Trust {
+    /// Everything.
+    pub internals: bool,
+    /// Their data-parallel rank.
+    pub rank: bool,
+}
+
+impl Trust {
+    /// As the settings say.
+    pub(crate) fn of(settings: &RouterSettings) -> Self {
+        Self { internals: settings.trust_client_internals, rank: settings.honor_client_dp_rank }
+    }
+
+    /// The rank that the headers name, which [`strip`] has left there. As vLLM does, what is no number is not read.
+    pub(crate) fn rank_of(self, headers: &HeaderMap) -> Option<u32> {
+        let may_name = self.internals || self.rank;
+        headers.get(RANK).filter(|_| may_name)?.to_str().ok()?.trim().parse().ok()
+    }
+}
+
 /// Takes out what the client's `Connection` header names, and what could steer an engine. Gives the names of the
 /// latter, in a form fit for a metric label.
-pub(crate) fn strip(headers: &mut HeaderMap, trusted: bool) -> Vec<&'static str> {
+pub(crate) fn strip(headers: &mut HeaderMap, trust: Trust) -> Vec<&'static str> {
     // One walk over a request's few headers is cheaper than a lookup of each that matters.
     let (mut names_others, mut internal) = (false, false);
     for name in headers.keys() {
@@ -46,11 +72,15 @@ pub(crate) fn strip(headers: &mut HeaderMap, trusted: bool) -> Vec<&'static str>
     if names_others {
         strip_named(headers);
     }
-    if trusted || !internal {
+    if !internal {
         return Vec::new();
     }
+    // Of two ranks nobody knows which one is meant.
+    let names_rank = (trust.internals || trust.rank) && headers.get_all(RANK).iter().count() == 1;
+    let stays = |name: &HeaderName| if *name == RANK { names_rank } else { trust.internals };
     let mut stripped = Vec::new();
-    let internal: Vec<HeaderName> = headers.keys().filter(|name| label(name).is_some()).cloned().collect();
+    let internal = headers.keys().filter(|name| label(name).is_some() && !stays(name));
+    let internal: Vec<HeaderName> = internal.cloned().collect();
     for name in internal {
         let occurrences = headers.get_all(&name).iter().count();
         headers.remove(&name);
@@ -126,7 +156,7 @@ impl Written<'_> {
     }
 
     /// Writes the head for this worker.
-    pub(crate) fn write(&self, url: &WorkerUrl, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, url: &WorkerUrl, dp_rank: Option<u32>, out: &mut Vec<u8>) {
         let target = self.parts.uri.path_and_query().map_or("/", |target| target.as_str());
         out.reserve(512);
         for piece in [
@@ -143,9 +173,13 @@ impl Written<'_> {
         for (name, value) in &self.parts.headers {
             let replaced =
                 self.authorization.is_some() && (*name == header::AUTHORIZATION || *name == TARGET);
-            if !replaced && !HOP.contains(name) {
+            let is_rank = dp_rank.is_some() && *name == RANK;
+            if !replaced && !is_rank && !HOP.contains(name) {
                 line(out, name.as_str(), value.as_bytes());
             }
+        }
+        if let Some(rank) = dp_rank {
+            line(out, RANK.as_str(), itoa::Buffer::new().format(rank).as_bytes());
         }
         if let Some(id) = self.made_id {
             line(out, REQUEST_ID.as_str(), id.as_bytes());
@@ -219,8 +253,11 @@ mod tests {
     fn written(parts: &Parts, url: &str) -> String {
         let mut out = Vec::new();
         let id = HeaderValue::from_static("id-1");
-        Written { parts, made_id: Some(&id), length: Some(7), authorization: None }
-            .write(&url.parse().unwrap(), &mut out);
+        Written { parts, made_id: Some(&id), length: Some(7), authorization: None }.write(
+            &url.parse().unwrap(),
+            None,
+            &mut out,
+        );
         String::from_utf8(out).unwrap()
     }
 
@@ -234,7 +271,7 @@ mod tests {
             ("accept", "b"),
             ("transfer-encoding", "chunked"),
         ]);
-        strip(&mut parts.headers, false);
+        strip(&mut parts.headers, Trust::default());
         let head = written(&parts, "http://w:1/prefix");
         assert_eq!(
             head,
@@ -251,12 +288,30 @@ mod tests {
             ("x-gateway-a", "y"),
         ];
         let mut untrusted = parts(&internal).headers;
-        let mut labels = strip(&mut untrusted, false);
+        let mut labels = strip(&mut untrusted, Trust::default());
         labels.sort_unstable();
         assert_eq!(labels, ["x-data-parallel-rank", "x-data-parallel-rank", "x-gateway-*", "x-prefiller-*"]);
         assert!(untrusted.is_empty());
         let mut trusted = parts(&internal).headers;
-        assert!(strip(&mut trusted, true).is_empty() && trusted.len() == 4);
+        let labels = strip(&mut trusted, Trust { internals: true, rank: false });
+        assert_eq!((labels, trusted.len()), (vec!["x-data-parallel-rank"; 2], 2), "two ranks are none");
+    }
+
+    #[test]
+    fn a_worker_is_told_one_rank_the_one_that_was_chosen() {
+        let mut honoured = parts(&[("x-data-parallel-rank", "1"), ("x-gateway-a", "y")]);
+        let trust = Trust { internals: false, rank: true };
+        assert_eq!(strip(&mut honoured.headers, trust), ["x-gateway-*"]);
+        assert_eq!(trust.rank_of(&honoured.headers), Some(1));
+        let mut out = Vec::new();
+        let head = Written { parts: &honoured, made_id: None, length: None, authorization: None };
+        head.write(&"http://w:1".parse().unwrap(), Some(3), &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches("rank: ").count(), 1, "{text}");
+        assert!(text.contains("\r\nx-data-parallel-rank: 3\r\n"), "{text}");
+        for odd in ["abc", "-1", "1.0", ""] {
+            assert_eq!(trust.rank_of(&parts(&[("x-data-parallel-rank", odd)]).headers), None, "{odd}");
+        }
     }
 
     #[test]

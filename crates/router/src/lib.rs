@@ -1,6 +1,7 @@
 //! The life of one request, one file per stage, in the order in which a request meets them.
 //!
 //! - [`router`]: the path itself, on one screen.
+//! - `call`: a request whose route is known, and its two ends.
 //! - [`route`]: what a method and a path are.
 //! - `admission`: how many at once, and who waits.
 //! - `line`: who waits for a place at a worker.
@@ -10,6 +11,7 @@
 //! - [`forward`]: a choice with its load, and another one if that failed.
 //! - `attempt`: one exchange with one worker; `retry`: whether it is followed by another.
 //! - [`headers`]: what crosses from one side to the other.
+//! - `ranks`: how a worker says which data-parallel ranks it has.
 //! - [`upstream`]: connections to workers.
 //! - `leg`: a worker's load with what its answer will say of it.
 //! - [`relay`]: the body on its way to the client; `records`: event streams in whole records; `patience`: how long it may
@@ -33,6 +35,7 @@ pub mod account;
 mod admission;
 mod attempt;
 pub mod authority;
+mod call;
 mod classify;
 mod clock;
 mod emptying;
@@ -48,6 +51,7 @@ pub mod outcome;
 mod own;
 mod patience;
 mod pick;
+mod ranks;
 mod record;
 mod records;
 pub mod relay;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_workers::{Reader, Writer};
+use forebay_workers::{By, Reader, Writer};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, header};
 use tokio::sync::Mutex;
@@ -16,22 +16,20 @@ use tokio::time::{timeout, timeout_at};
 
 use crate::admission::Admission;
 use crate::authority;
+use crate::call::Call;
 use crate::classify::{self, Asked, Classifier, Incoming};
 use crate::clock;
 use crate::failure::Failure;
 use crate::fanout::Order;
-use crate::forward::{Chosen, Forward, Forwarded, Progress};
-use crate::headers::{self, REQUEST_ID, Written};
+use crate::forward::{Forward, Forwarded, Progress};
+use crate::headers::{self, REQUEST_ID, Trust, Written};
 use crate::line::InLine;
 use crate::metrics::RouterMetrics;
-use crate::outcome::Outcome;
 use crate::own;
 use crate::patience::{Patience, within};
 use crate::pick::pick_pool;
 use crate::record::{Books, Record};
-use crate::records::Records;
-use crate::relay::{Manner, Relay, ResponseBody};
-use crate::report::{Prediction, Report};
+use crate::relay::ResponseBody;
 use crate::route::{Action, Class, Refusal, Route};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
@@ -81,18 +79,6 @@ impl Begun {
     pub fn answered(mut self, response: Response<ResponseBody>) -> Response<ResponseBody> {
         self.record.answered(Ok(response))
     }
-}
-
-/// A request whose route is known.
-struct Call {
-    peer: SocketAddr,
-    route: Route,
-    parts: Parts,
-    /// Its id, if it came without one.
-    made_id: Option<HeaderValue>,
-    record: Record,
-    /// Whether it was held up before a worker was chosen.
-    waited: bool,
 }
 
 impl Router {
@@ -150,7 +136,7 @@ impl Router {
     ) -> Response<ResponseBody> {
         let Begun { route, allowed, peer, mut record } = begun;
         let (mut parts, body) = request.into_parts();
-        record.account.stripped = headers::strip(&mut parts.headers, self.settings.trust_client_internals);
+        record.account.stripped = headers::strip(&mut parts.headers, Trust::of(&self.settings));
         for label in &record.account.stripped {
             self.metrics().note_stripped(label);
         }
@@ -213,6 +199,7 @@ impl Router {
         }
         let asked = self.classify(call, body).await?;
         let mut line = None;
+        let mut has_moved = false;
         loop {
             match self.to_worker(shard, call, &asked, &mut line).await {
                 Err(failure @ Failure::PoolExhausted { .. }) => {
@@ -221,6 +208,10 @@ impl Router {
                 }
                 Err(Failure::Overloaded) => {
                     Box::pin(self.place_came(shard, call, (&asked, &mut line))).await?;
+                }
+                Err(Failure::RanksMoved) if !std::mem::replace(&mut has_moved, true) => {
+                    call.waited = true;
+                    Box::pin(self.let_in(shard, call)).await;
                 }
                 found => return found,
             }
@@ -242,8 +233,14 @@ impl Router {
         let length = (!bodiless).then_some(asked.body.len());
         let head = Written { parts, made_id: made_id.as_ref(), length, authorization: None };
         let now_ms = if *waited { clock::now_ms() } else { clock::millis(started) };
-        let forward =
-            Forward { shard, settings: &self.settings, metrics: self.metrics(), head: &head, now_ms };
+        let forward = Forward {
+            shard,
+            settings: &self.settings,
+            metrics: self.metrics(),
+            writer: &self.writer,
+            head: &head,
+            now_ms,
+        };
         forward.to_any_of(pool, asked, Progress { attempts, line }).await
     }
 
@@ -307,7 +304,11 @@ impl Router {
             parts: &call.parts,
         };
         let asked = match call.route.class {
-            Class::Routable(shape) => classifier.prompt(shape, &body),
+            Class::Routable(shape) => {
+                let rank = Trust::of(&self.settings).rank_of(&call.parts.headers);
+                let rank = rank.filter(|_| call.route.by() == By::Rank);
+                Ok(Asked { rank, ..classifier.prompt(shape, &body)? })
+            }
             _ => {
                 // What the table does not know may change something each time that it is sent.
                 let once_only = call.route.is_unknown() && !call.parts.method.is_safe();
@@ -356,42 +357,5 @@ impl Router {
             None => shard.fresh_id(),
         };
         (id.clone(), Some(id))
-    }
-}
-
-impl Call {
-    /// Takes the request into the current trial; false while a reset holds new ones.
-    fn enter(&mut self, reader: &Reader, shard: &Shard) -> bool {
-        self.record.entered = shard.roll.enter(reader, &mut self.record.account);
-        self.record.entered.is_some()
-    }
-
-    fn answered(mut self, answer: Result<Response<ResponseBody>, Failure>) -> Response<ResponseBody> {
-        self.record.answered(answer)
-    }
-
-    /// The worker's answer, on its way to the client.
-    fn relayed(self, forwarded: Forwarded, patience: Patience, expose: bool) -> Response<ResponseBody> {
-        let Forwarded { mut answer, leg, chosen } = forwarded;
-        if let Some(chosen) = chosen.as_ref().filter(|_| expose) {
-            headers::expose(&mut answer.headers, leg.worker().name(), &chosen.choice);
-        }
-        let has_prompt = matches!(self.route.class, Class::Routable(_)) && answer.status.is_success();
-        let report = chosen.filter(|_| has_prompt).map(|Chosen { choice, policy, is_text }| {
-            Report::new(Prediction { worker: Arc::clone(leg.worker()), policy, choice, is_text })
-        });
-        let mut record = self.record;
-        let streamed = headers::is_event_stream(&answer.headers);
-        record.status(answer.status, streamed);
-        // To a body of known length nothing can be added.
-        let is_open = answer.body.size_hint().exact().is_none();
-        let records = streamed.then(|| if is_open { Records::default() } else { Records::raw() });
-        let complete = Outcome::of_status(answer.status);
-        let manner = Manner { complete, records, dialect: self.route.dialect, patience, report };
-        let relay = Relay::new(answer.body, leg, record, manner);
-        let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
-        *response.status_mut() = answer.status;
-        *response.headers_mut() = answer.headers;
-        response
     }
 }

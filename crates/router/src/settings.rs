@@ -25,6 +25,8 @@ pub struct RouterSettings {
     pub trust_forwarded: bool,
     /// Whether clients may send what steers an engine.
     pub trust_client_internals: bool,
+    /// Whether a client may name the data-parallel rank that serves its request.
+    pub honor_client_dp_rank: bool,
     /// Whether unknown paths below vLLM's prefixes go to any worker.
     pub forward_unknown: bool,
     /// Whether responses tell which worker was chosen, and why.
@@ -96,6 +98,7 @@ impl Default for RouterSettings {
             hash_key: HASH_SOURCES.map(|(_, kind)| kind).to_vec(),
             trust_forwarded: false,
             trust_client_internals: false,
+            honor_client_dp_rank: false,
             forward_unknown: true,
             expose_routing_headers: false,
             request_id_headers: ["x-request-id", "x-correlation-id", "x-trace-id", "request-id"]

@@ -7,10 +7,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay_discovery::probe::Probe;
-use forebay_discovery::{ProbeSettings, watch_all};
+use forebay_discovery::{Misfit, ProbeSettings, watch_all};
 use forebay_router::{Books, Router, RouterMetrics, Side, Trials};
 use forebay_workers::{Auditor, FleetCollector, Reader, World, Writer, registry};
 use prometheus::{IntCounter, Registry};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -37,6 +38,7 @@ pub struct App {
     reader: Reader,
     router: Arc<Router>,
     drain: DrainSettings,
+    misfit: Misfits,
     stop: Stop,
     control: Option<JoinHandle<()>>,
     /// Dropped last, behind whatever could still be noted.
@@ -57,8 +59,7 @@ impl App {
         let trials = Trials::new(&reader.world(), Arc::clone(&auditor));
         let books = Books::new(metrics.router, access_log, trials);
         let decisions = log_decisions(settings, &writer, &metrics.registry)?;
-        let router = Router::new(reader.clone(), writer.clone(), settings.router.clone(), books);
-        let router = Arc::new(router);
+        let router = Arc::new(Router::new(reader.clone(), writer.clone(), settings.router.clone(), books));
         let internal = |error: io::Error| StartupError::Internal(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
         let admin = Admin {
@@ -71,11 +72,11 @@ impl App {
             registry: metrics.registry,
             resets: metrics.resets,
         };
-        let (drain, stop) = (settings.drain, Stop::default());
+        let (drain, stop, misfit) = (settings.drain, Stop::default(), watch::Sender::new(None));
         let control = Control {
             admin: admin::api(admin),
             router: Arc::clone(&router),
-            probe: probe(settings, &reader, &writer),
+            probe: probe(settings, &reader, &writer, misfit.clone()),
             auditor,
             patience: Patience { head: settings.client_header, idle: settings.client_idle },
             stop: stop.clone(),
@@ -86,8 +87,17 @@ impl App {
             .name("control".to_owned())
             .spawn(move || control.run(&runtime, [listener, admin_listener], threads, &urls))
             .map_err(internal)?;
-        let control = Some(control);
-        Ok(Self { address, admin_address, reader, router, drain, stop, control, _decisions: decisions })
+        Ok(Self {
+            address,
+            admin_address,
+            reader,
+            router,
+            drain,
+            misfit,
+            stop,
+            control: Some(control),
+            _decisions: decisions,
+        })
     }
 
     /// Where clients connect.
@@ -114,6 +124,18 @@ impl App {
     pub async fn wait_ready(&self) -> usize {
         let world = self.reader.wait_for(World::ready).await;
         world.workers().iter().filter(|worker| worker.eligible()).count()
+    }
+
+    /// Resolves when a worker is found to have another number of data-parallel ranks than was given, if ever.
+    pub async fn misfit(&self) -> Misfit {
+        let mut misfits = self.misfit.subscribe();
+        loop {
+            if let Some(misfit) = &*misfits.borrow_and_update() {
+                return misfit.clone();
+            }
+            // The sender is here, so that there is always more to wait for.
+            let _changed = misfits.changed().await;
+        }
     }
 
     /// Says that it is about to end, goes on for a while so that others hear of it, then stops accepting and lets answers
@@ -291,17 +313,21 @@ fn log_decisions(
     Ok(Some(log))
 }
 
-fn probe(settings: &Settings, reader: &Reader, writer: &Writer) -> Probe {
+type Misfits = watch::Sender<Option<Misfit>>;
+
+fn probe(settings: &Settings, reader: &Reader, writer: &Writer, misfit: Misfits) -> Probe {
     let settings = ProbeSettings {
         health: settings.health.clone(),
         startup_interval: settings.startup_check_interval,
         model_refresh: settings.model_refresh,
+        ranks: settings.ranks,
         cache_tokens: settings.worker_cache_tokens,
         api_key: settings.router.api_key.as_ref().map(|key| key.expose().to_owned()),
     };
     Probe {
         reader: reader.clone(),
         writer: writer.clone(),
+        misfit,
         settings: Arc::new(settings),
         stop: CancellationToken::new(),
     }

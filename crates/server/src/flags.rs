@@ -42,6 +42,15 @@ pub struct Flags {
     /// Workers known from the start: http://HOST:PORT[/PREFIX], each once [default: none]
     #[arg(long, value_name = "URL", help_heading = "Workers", num_args = 0..)]
     pub worker_urls: Option<Vec<Given>>,
+    /// Data-parallel ranks behind each URL that are told apart: each is chosen, and told to the worker, by itself. 1 is
+    /// none; auto asks each worker, and takes fleets where they differ [default: 1]
+    #[arg(long, value_name = "N|auto", help_heading = "Workers")]
+    pub intra_node_data_parallel_size: Option<Given>,
+    /// Let clients name the rank that serves their request, in X-data-parallel-rank; otherwise the header is taken out
+    /// [default: false]
+    #[arg(long, value_name = "BOOL", help_heading = "Workers")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub honor_client_dp_rank: Option<Given>,
     /// Seconds the start waits for the first ready worker before it fails; fractions allowed [default: 600]
     #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
     pub worker_startup_timeout_secs: Option<Given>,

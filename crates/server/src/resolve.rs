@@ -12,8 +12,8 @@ use crate::given::{Given, Rejected};
 use crate::limits;
 use crate::rules::{
     ACCESS_LOG, BOOL, BYTES, DURATION, FACTOR, FILE, HASH_SOURCE, HEADER, IP, LOG_FILE, LOG_FORMAT,
-    LOG_LEVEL, PATH, POLICY, PORT, PROBES, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS, TOKENS,
-    TREE_BYTES,
+    LOG_LEVEL, PATH, POLICY, PORT, PROBES, RANKS, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS,
+    TOKENS, TREE_BYTES,
 };
 use crate::settings::{AccessLogSettings, Listen, LogSettings, Settings};
 
@@ -34,6 +34,8 @@ pub fn settings(
         request_id_headers,
         forward_unknown,
         worker_urls,
+        intra_node_data_parallel_size,
+        honor_client_dp_rank,
         worker_startup_timeout_secs,
         worker_startup_check_interval,
         model_refresh_interval_secs,
@@ -141,6 +143,7 @@ pub fn settings(
         admin,
         threads: THREADS.read("threads", threads, or.threads)?,
         worker_urls: distinct_workers(worker_urls.unwrap_or_default())?,
+        ranks: RANKS.read("intra-node-data-parallel-size", intra_node_data_parallel_size, or.ranks)?,
         startup_timeout: DURATION.read(
             "worker-startup-timeout-secs",
             worker_startup_timeout_secs,
@@ -196,6 +199,11 @@ pub fn settings(
                 "trust-client-internals",
                 trust_client_internals,
                 or.router.trust_client_internals,
+            )?,
+            honor_client_dp_rank: BOOL.read(
+                "honor-client-dp-rank",
+                honor_client_dp_rank,
+                or.router.honor_client_dp_rank,
             )?,
             forward_unknown: BOOL.read("forward-unknown", forward_unknown, or.router.forward_unknown)?,
             expose_routing_headers: BOOL.read(

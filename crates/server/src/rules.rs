@@ -4,8 +4,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_discovery::RankCount;
 use forebay_policy::{HashKeyKind, MIN_TREE_BYTES, PolicyKind};
 use forebay_router::{AccessFormat, hash_source};
+use forebay_workers::Ranks;
 use http::HeaderName;
 
 use crate::given::{Given, Rejected};
@@ -105,6 +107,13 @@ pub(crate) const TOKENS_OF_CACHE: Rule<u64> = Rule {
 pub(crate) const COUNT: Rule<u32> = Rule {
     allowed: "a number from 1 to 100000",
     read: |text| text.parse().ok().filter(|count| (1..=100_000).contains(count)),
+};
+pub(crate) const RANKS: Rule<RankCount> = Rule {
+    allowed: "auto, or a number of ranks from 1 to 1024",
+    read: |text| match text {
+        "auto" => Some(RankCount::Asked),
+        _ => text.parse().ok().and_then(Ranks::first).map(RankCount::Given),
+    },
 };
 pub(crate) const PROBES: Rule<u32> = Rule {
     allowed: "a number of probes from 1 to 4294967295",

@@ -51,6 +51,11 @@ pub fn serve_on(
     Event::Listening { url: &url, admin_url: Some(&admin_url), pid: std::process::id() }.announce();
     runtime.block_on(async {
         let came = tokio::select! {
+            biased;
+            misfit = app.misfit() => {
+                end(app, &mut signals).await?;
+                return Err(StartupError::ranks(&misfit));
+            }
             came = first_ready(&app, workers, patience) => came,
             _ = signals.next() => return end(app, &mut signals).await,
         };

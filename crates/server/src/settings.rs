@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_discovery::RankCount;
 use forebay_policy::PolicySettings;
 use forebay_router::{AccessFormat, RouterSettings};
 use forebay_workers::{BreakerSettings, HealthSettings, WorkerUrl};
@@ -26,6 +27,8 @@ pub struct Settings {
     pub threads: usize,
     /// Workers known from the start, each once; may be empty.
     pub worker_urls: Vec<WorkerUrl>,
+    /// Data-parallel ranks behind each URL.
+    pub ranks: RankCount,
     /// How long the start waits for the first ready worker.
     pub startup_timeout: Duration,
     /// Longest time between two probes of a worker that has never been ready.
@@ -132,6 +135,7 @@ impl Default for Settings {
             admin: Listen { host: Ipv4Addr::LOCALHOST.into(), port: 29000 },
             threads: default_threads(),
             worker_urls: Vec::new(),
+            ranks: RankCount::default(),
             startup_timeout: Duration::from_secs(600),
             startup_check_interval: Duration::from_secs(30),
             model_refresh: Duration::from_secs(30),

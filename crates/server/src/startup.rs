@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use forebay_discovery::Misfit;
 use thiserror::Error;
 
 /// The exit codes, as the help shows them.
@@ -55,6 +56,13 @@ pub enum StartupError {
 }
 
 impl StartupError {
+    /// A worker has other ranks than were given.
+    pub fn ranks(Misfit { url, given, found }: &Misfit) -> Self {
+        Self::FlagInvalid(format!(
+            "--intra-node-data-parallel-size: {given} was given, but {url} has {found}; give {found}, or auto"
+        ))
+    }
+
     /// The name of the reason in the event line.
     pub const fn reason(&self) -> &'static str {
         match self {

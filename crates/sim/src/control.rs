@@ -77,6 +77,18 @@ impl Control {
         self.served.state.engine.held().cached_blocks()
     }
 
+    /// Tokens asked of the prefix cache of each rank, and those of them that were there.
+    #[must_use]
+    pub fn rank_tokens(&self) -> Vec<(u64, u64)> {
+        let engines = self.served.state.engine.held();
+        engines.each().map(|(_, engine)| (engine.queried_tokens(), engine.hit_tokens())).collect()
+    }
+
+    /// Has other data-parallel ranks from now on. Those that stay keep their caches.
+    pub fn set_ranks(&self, ranks: std::ops::Range<u32>) {
+        self.served.state.engine.held().resize(ranks);
+    }
+
     /// Requests recorded so far, in order, the oldest possibly dropped.
     #[must_use]
     pub fn requests(&self) -> Vec<Recorded> {

@@ -106,6 +106,8 @@ pub(crate) fn mix(value: u64) -> u64 {
 /// What the engine decided about one request. Times are nanoseconds on the caller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
+    /// Number of the engine among those of its worker.
+    pub place: usize,
     /// Number of the request in this engine.
     pub id: u64,
     /// Prompt tokens found in the prefix cache.
@@ -190,7 +192,7 @@ impl Engine {
         self.active.insert((finish, id), Active { start, blocks });
         self.queried_tokens += prompt.tokens;
         self.hit_tokens += cached_tokens;
-        Admission { id, cached_tokens, uncached_tokens, start, first_token, finish }
+        Admission { place: 0, id, cached_tokens, uncached_tokens, start, first_token, finish }
     }
 
     /// Takes a request out before its time (the client left). Its place is free for requests admitted from now on; those

@@ -4,7 +4,7 @@
 //! In reading order: `options` (how a worker is set up), `worker` (its port and tasks), `serve` (one connection), `http`
 //! (reading requests), `routes` and `request` (what was asked), `answers` (what is answered: `prompt` reads the body, `generation`
 //! holds the tokens, `answer` is the result, `sse` its framing), `script` (an answer as steps on the wire, faults included),
-//! `prebuilt` (ready-made answers for benches), `engine` and `cache` (the model of time and prefix reuse, without I/O), `state` (what a
+//! `prebuilt` (ready-made answers for benches), `engine` and `cache` (the model of time and prefix reuse, without I/O), `ranks` (one engine for each), `state` (what a
 //! worker is), `control` (the handle for tests) with `counters`, `record`, `faults` and `gates`, and `lock`.
 
 mod answer;
@@ -21,6 +21,7 @@ mod lock;
 mod options;
 mod prebuilt;
 mod prompt;
+mod ranks;
 mod record;
 mod request;
 mod routes;

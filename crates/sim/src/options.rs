@@ -1,5 +1,6 @@
 //! How a simulated worker is set up. Plain data; nothing here acts.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::engine::EngineOptions;
@@ -40,6 +41,8 @@ pub struct WorkerOptions {
     pub mode: Mode,
     /// The simulated engine: its timing counts in `Mode::Engine` only, its cache in `Mode::Recording` too.
     pub engine: EngineOptions,
+    /// Data-parallel ranks that share the port, each with an engine of its own.
+    pub ranks: Range<u32>,
     /// Time from one streamed chunk to the next in `Instant` and `Recording`; `None` sends a stream in one write.
     pub pace: Option<Duration>,
     /// Name of the base model.
@@ -73,6 +76,7 @@ impl Default for WorkerOptions {
             port: 0,
             mode: Mode::Recording,
             engine: EngineOptions::default(),
+            ranks: 0..1,
             pace: None,
             model: "tiny".to_owned(),
             root: "models/tiny-llama".to_owned(),
@@ -106,6 +110,12 @@ impl WorkerOptions {
     #[must_use]
     pub fn engine(engine: EngineOptions) -> Self {
         Self { mode: Mode::Engine, engine, record: 0, ..Self::default() }
+    }
+
+    /// The same worker with so many data-parallel ranks.
+    #[must_use]
+    pub fn with_ranks(self, count: u32) -> Self {
+        Self { ranks: 0..count, ..self }
     }
 
     /// The same worker under a name of its own.

@@ -2,10 +2,10 @@
 
 use crate::answer::Answer;
 use crate::answers;
-use crate::engine::Engine;
 use crate::http::Method;
 use crate::lock::Held;
 use crate::options::Mode;
+use crate::ranks::Engines;
 use crate::request::{Request, asks_for_stream};
 use crate::routes::{self, Route};
 use crate::script::{Plan, Step, script};
@@ -58,7 +58,7 @@ impl Prebuilt {
         });
         let ready = ready.collect();
         let mut engine = state.engine.held();
-        *engine = Engine::new(*engine.options());
+        *engine = Engines::new(state.options.ranks.clone(), *engine.options());
         Self { ready }
     }
 

@@ -9,11 +9,12 @@ use tokio::time::Instant;
 
 use crate::answer::HeadStyle;
 use crate::counters::Counters;
-use crate::engine::{Admission, Engine, hash, mix};
+use crate::engine::{Admission, hash, mix};
 use crate::faults::Faults;
 use crate::gates::{Gates, HoldGate};
 use crate::lock::Held;
 use crate::options::{Lora, Mode, WorkerOptions};
+use crate::ranks::Engines;
 use crate::record::Recorder;
 
 /// Answers kept for `GET /v1/responses/{id}`.
@@ -50,8 +51,8 @@ pub(crate) struct State {
     pub(crate) faults: Faults,
     pub(crate) gates: Arc<Gates>,
     pub(crate) recorder: Recorder,
-    /// One engine per data-parallel rank belongs here; a worker has one rank so far.
-    pub(crate) engine: Mutex<Engine>,
+    /// One for each data-parallel rank.
+    pub(crate) engine: Mutex<Engines>,
     pub(crate) loras: Mutex<Vec<Lora>>,
     pub(crate) stored: Mutex<VecDeque<Stored>>,
     pub(crate) health: AtomicU16,
@@ -78,7 +79,7 @@ impl State {
             faults: Faults::default(),
             gates: Arc::default(),
             recorder: Recorder::new(options.record),
-            engine: Mutex::new(Engine::new(engine)),
+            engine: Mutex::new(Engines::new(options.ranks.clone(), engine)),
             loras: Mutex::new(options.loras.clone()),
             stored: Mutex::default(),
             health: AtomicU16::new(200),

@@ -30,6 +30,20 @@ impl FleetCollector {
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
+/// The labels of a worker's series: its name, and its rank if ranks are told apart.
+fn labels_of(worker: &Worker) -> Labels<'_> {
+    let mut labels = vec![("worker", worker.name())];
+    if let (Some(_), Some((_, rank))) = (worker.dp_rank(), worker.name().rsplit_once('@')) {
+        labels.push(("dp_rank", rank));
+    }
+    labels
+}
+
+fn with<'a>(mut labels: Labels<'a>, name: &'static str, value: &'a str) -> Labels<'a> {
+    labels.push((name, value));
+    labels
+}
+
 impl Collector for FleetCollector {
     fn desc(&self) -> Vec<&Desc> {
         // The families are known only when there are workers, and the registry checks nothing but these.
@@ -57,21 +71,19 @@ fn worker_families(world: &World) -> Vec<MetricFamily> {
     let policy = world.all(By::Rank).policy().name();
     let (mut in_flight, mut eligible, mut decisions) = (Vec::new(), Vec::new(), Vec::new());
     let (mut breakers, mut transitions) = (Vec::new(), Vec::new());
-    for worker in world.workers() {
-        let labels: Labels<'_> = vec![("worker", worker.name())];
+    for worker in world.carriers() {
+        let labels: Labels<'_> = labels_of(worker);
         in_flight.push((labels.clone(), f64::from(worker.in_flight())));
         eligible.push((labels.clone(), f64::from(u8::from(worker.eligible()))));
         breakers.push((labels.clone(), f64::from(worker.breaker_state() as u8)));
         for to in BreakerState::ALL {
-            let mut labels = labels.clone();
-            labels.push(("to", to.as_str()));
-            transitions.push((labels, worker.breaker_transitions(to) as f64));
+            transitions
+                .push((with(labels.clone(), "to", to.as_str()), worker.breaker_transitions(to) as f64));
         }
         for reason in Reason::ALL {
             let count = worker.decisions(reason);
             if count > 0 {
-                let mut labels = labels.clone();
-                labels.extend([("policy", policy), ("reason", reason.as_str())]);
+                let labels = with(with(labels.clone(), "policy", policy), "reason", reason.as_str());
                 decisions.push((labels, count as f64));
             }
         }
@@ -102,12 +114,12 @@ fn tree_families(world: &World) -> Vec<MetricFamily> {
     let sizes = world.pools().map(|pool| (vec![("model", &**pool.model())], size(pool))).collect();
     let of = |value: &dyn Fn(&Worker) -> Option<f64>| {
         let workers = world.workers().iter();
-        workers.filter_map(|worker| Some((vec![("worker", worker.name())], value(worker)?))).collect()
+        workers.filter_map(|worker| Some((labels_of(worker), value(worker)?))).collect()
     };
     let checked = world.workers().iter().flat_map(|worker| {
         let sums = worker.predictions().checks();
         [("prompt", sums.prompt), ("predicted", sums.predicted), ("reported", sums.reported)]
-            .map(|(kind, tokens)| (vec![("worker", worker.name()), ("kind", kind)], tokens as f64))
+            .map(|(kind, tokens)| (with(labels_of(worker), "kind", kind), tokens as f64))
     });
     vec![
         gauge("forebay_tree_bytes", "Resident bytes of the model's prefix tree.", sizes),
@@ -156,7 +168,7 @@ fn matched_shares(world: &World) -> MetricFamily {
         histogram.set_sample_count(count);
         // An upper bound: each share counts as the end of its bucket.
         histogram.set_sample_sum(sum);
-        let mut metric = Metric::from_label(vec![pair(("worker", worker.name()))]);
+        let mut metric = Metric::from_label(pairs(labels_of(worker)));
         metric.set_histogram(histogram);
         metric
     });
@@ -181,9 +193,7 @@ fn counter(name: &str, help: &str, values: Vec<(Labels<'_>, f64)>) -> MetricFami
 
 fn family(name: &str, help: &str, kind: MetricType, values: Vec<(Labels<'_>, f64)>) -> MetricFamily {
     let metrics = values.into_iter().map(|(labels, value)| {
-        let mut pairs: Vec<LabelPair> = labels.into_iter().map(pair).collect();
-        pairs.sort_by(|a, b| a.name().cmp(b.name()));
-        let mut metric = Metric::from_label(pairs);
+        let mut metric = Metric::from_label(pairs(labels));
         if kind == MetricType::COUNTER {
             let mut counter = Counter::default();
             counter.set_value(value);
@@ -201,6 +211,12 @@ fn family(name: &str, help: &str, kind: MetricType, values: Vec<(Labels<'_>, f64
     family.set_help(help.to_owned());
     family.set_field_type(kind);
     family
+}
+
+fn pairs(labels: Labels<'_>) -> Vec<LabelPair> {
+    let mut pairs: Vec<LabelPair> = labels.into_iter().map(pair).collect();
+    pairs.sort_by(|a, b| a.name().cmp(b.name()));
+    pairs
 }
 
 fn pair((name, value): (&'static str, &str)) -> LabelPair {

@@ -14,6 +14,9 @@ pub struct Ranks {
 pub const MOST_RANKS: u32 = 1024;
 
 impl Ranks {
+    /// Rank 0 alone.
+    pub const ONE: Self = Self { first: 0, end: 1 };
+
     /// The ranks from `range.start` up to `range.end`; `None` if there are none, or more than [`MOST_RANKS`].
     pub fn new(range: Range<u32>) -> Option<Self> {
         let count = range.end.checked_sub(range.start)?;

@@ -1,24 +1,41 @@
-//! The workers that one request has tried, which are not chosen for it again. Decides nothing.
+//! What a request has been through, as far as it says who may not be asked.
 
 use forebay_policy::Slot;
 
-/// The workers one request has tried. Empty for nearly every request, so it allocates only when used.
+use crate::worker::Worker;
+
+/// The workers one request has tried, and the only rank it may try. Empty for nearly every request, so it allocates only
+/// when used.
 #[derive(Debug, Default)]
-pub struct Tried(Vec<Slot>);
+pub struct Tried {
+    slots: Vec<Slot>,
+    rank: Option<u32>,
+}
 
 impl Tried {
+    /// Nobody yet. With a rank, workers that have another one are not asked.
+    pub fn with_rank(rank: Option<u32>) -> Self {
+        Self { slots: Vec::new(), rank }
+    }
+
+    /// Whether the worker may be asked.
+    pub(crate) fn allows(&self, worker: &Worker) -> bool {
+        self.rank.is_none_or(|rank| worker.dp_rank().is_none_or(|own| own == rank))
+            && !self.contains(worker.slot())
+    }
+
     /// Notes a worker.
     pub fn add(&mut self, slot: Slot) {
-        self.0.push(slot);
+        self.slots.push(slot);
     }
 
     /// Whether it was tried.
     pub fn contains(&self, slot: Slot) -> bool {
-        self.0.contains(&slot)
+        self.slots.contains(&slot)
     }
 
     /// How many were tried.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 }

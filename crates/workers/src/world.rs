@@ -228,10 +228,16 @@ impl Pool {
 
     /// Whether a worker that was not tried could be chosen if it had a place.
     pub fn is_full(&self, tried: &Tried, now_ms: u64) -> bool {
-        let fits = |worker: &Worker| !tried.contains(worker.slot()) && worker.admits(now_ms);
+        let fits = |worker: &Worker| tried.allows(worker) && worker.admits(now_ms);
         self.bound.as_ref().is_some_and(|places| {
             self.workers().any(|worker| worker.in_flight() >= places.most() && fits(worker))
         })
+    }
+
+    /// Whether a request for this data-parallel rank can go to a member: one that has it, or whose ranks are its own
+    /// business.
+    pub fn has_rank(&self, rank: u32) -> bool {
+        self.workers().any(|worker| worker.dp_rank().is_none_or(|own| own == rank))
     }
 
     /// Times the worker was chosen in this epoch.
@@ -257,8 +263,7 @@ impl Pool {
             })
             .or_else(|| {
                 // Whoever is left asked to be left alone: what it says to that is the client's to know.
-                let is_left =
-                    self.workers().any(|worker| worker.is_only_paused() && !tried.contains(worker.slot()));
+                let is_left = self.workers().any(|worker| worker.is_only_paused() && tried.allows(worker));
                 is_left.then(|| self.select_from(ask, &View { takes_paused: true, ..view }, asker)).flatten()
             })
     }
@@ -316,7 +321,7 @@ impl Pool {
     /// Of those that only their breakers keep out, the one whose breaker opened first.
     fn least_bad(&self, tried: &Tried, now_ms: u64) -> Option<usize> {
         let candidates = self.candidates.iter().enumerate();
-        let open = candidates.filter(|(_, candidate)| !tried.contains(candidate.worker.slot()));
+        let open = candidates.filter(|(_, candidate)| tried.allows(&candidate.worker));
         let open = open.filter_map(|(i, candidate)| Some((candidate.worker.last_resort(now_ms)?, i)));
         open.min().map(|(_, i)| i)
     }
@@ -354,7 +359,7 @@ impl Fleet for View<'_> {
         self.only.map_or_else(
             || worker.admits(self.now_ms) || (self.takes_paused && worker.is_only_paused()),
             |only| only == i,
-        ) && !self.tried.contains(worker.slot())
+        ) && self.tried.allows(worker)
             && (self.most == u32::MAX || worker.in_flight() < self.most)
     }
 

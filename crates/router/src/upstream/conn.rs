@@ -319,6 +319,20 @@ impl Upstream {
         Poll::Ready(None)
     }
 
+    /// Reads a body of known length up to `limit` to its end, and keeps it for whoever reads next. `None` if it is longer,
+    /// or nobody knows.
+    pub async fn read_ahead(&mut self, limit: u64) -> Result<Option<Bytes>, BodyError> {
+        if self.size_hint().exact().is_none_or(|length| length > limit) {
+            return Ok(None);
+        }
+        let mut all = Vec::new();
+        while let Some(chunk) = poll_fn(|cx| self.poll_chunk(cx)).await {
+            all.extend_from_slice(&chunk?);
+        }
+        self.first = all.into();
+        Ok(Some(self.first.clone()))
+    }
+
     /// Ends it now: the worker's connection closes.
     pub fn close(&mut self) {
         self.conn = None;

@@ -91,6 +91,8 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("cb-window-duration-secs", "-1", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("disable-circuit-breaker", "2", "true or false"),
         ("trust-forwarded", "yes", "true or false"),
+        ("intra-node-data-parallel-size", "0", "auto, or a number of ranks from 1 to 1024"),
+        ("honor-client-dp-rank", "1", "true or false"),
         ("trust-client-internals", "TRUE", "true or false"),
         ("worker-cache-tokens", "-1", "a number of tokens from 0 to 18446744073709551615"),
         ("expose-routing-headers", "on", "true or false"),

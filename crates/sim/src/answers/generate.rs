@@ -19,7 +19,7 @@ pub(super) fn answer(
     request: &Request<'_>,
     body: &Value,
 ) -> Result<Answer, Box<Answer>> {
-    in_range(request)?;
+    let place = place(state, request)?;
     let ask = Ask::read(kind, body)?;
     let limit = state.options.max_model_len;
     // Ready-made answers may be as long as a bench wants them.
@@ -31,7 +31,7 @@ pub(super) fn answer(
         );
         return Err(Box::new(Answer::bad_request(&message, Some("max_tokens"))));
     }
-    let generation = generated(state, kind, request, ask);
+    let generation = generated(state, (kind, place), request, ask);
     let mut answer = match kind {
         Generating::Chat | Generating::ChatTokens => chat::answer(&generation),
         Generating::Completions => completions::answer(&generation),
@@ -57,19 +57,20 @@ pub fn expected_text(path: &str, body: &[u8]) -> Option<String> {
 }
 
 /// A worker has one rank so far: any other is out of range, as vLLM says it.
-fn in_range(request: &Request<'_>) -> Result<(), Box<Answer>> {
+/// The engine that the request names, or is given.
+fn place(state: &State, request: &Request<'_>) -> Result<usize, Box<Answer>> {
     let rank = request.header("x-data-parallel-rank").and_then(|value| value.trim().parse::<i64>().ok());
-    match rank {
-        None | Some(0) => Ok(()),
-        Some(rank) => {
-            let message = format!("data_parallel_rank {rank} is out of range [0, 1).");
-            Err(Box::new(Answer::bad_request(&message, None)))
-        }
-    }
+    let place = state.engine.held().place(rank, state.now());
+    place.map_err(|complaint| Box::new(Answer::bad_request(&complaint, None)))
 }
 
-fn generated(state: &State, kind: Generating, request: &Request<'_>, ask: Ask) -> Generation {
-    let admissions = admitted(state, &ask);
+fn generated(
+    state: &State,
+    (kind, place): (Generating, usize),
+    request: &Request<'_>,
+    ask: Ask,
+) -> Generation {
+    let admissions = admitted(state, place, &ask);
     let prompt = admissions.iter().map(|admission| admission.cached_tokens + admission.uncached_tokens).sum();
     let cached = admissions.iter().map(|admission| admission.cached_tokens).sum();
     let outputs = Generation::outputs(&ask);
@@ -93,7 +94,7 @@ fn generated(state: &State, kind: Generating, request: &Request<'_>, ask: Ask) -
     }
 }
 
-fn admitted(state: &State, ask: &Ask) -> Vec<Admission> {
+fn admitted(state: &State, place: usize, ask: &Ask) -> Vec<Admission> {
     // Adapters and salts have caches of their own.
     let adapter = ask.model.as_ref().filter(|model| **model != state.options.model);
     let salt = [adapter, ask.cache_salt.as_ref()]
@@ -104,7 +105,7 @@ fn admitted(state: &State, ask: &Ask) -> Vec<Admission> {
     let mut engine = state.engine.held();
     let block_tokens = engine.options().block_tokens;
     let chains = ask.prompts.iter().map(|prompt| prompt.chain(salt, block_tokens));
-    chains.map(|chain| engine.admit(now, &chain, ask.max_tokens)).collect()
+    chains.map(|chain| engine.admit(place, now, &chain, ask.max_tokens)).collect()
 }
 
 fn stored(state: &State, generation: &Generation, body: &Value) -> Answer {

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::answer::{Answer, quoted};
+use crate::engine::Engine;
 use crate::lock::Held;
 use crate::routes::Info;
 use crate::state::{Pause, State};
@@ -65,20 +66,26 @@ fn metrics(state: &State) -> String {
 }
 
 fn rows(state: &State) -> Vec<Row> {
+    let engines = state.engine.held();
+    engines.each().flat_map(|(rank, engine)| engine_rows(state, rank, engine)).collect()
+}
+
+fn engine_rows(state: &State, rank: u32, engine: &Engine) -> Vec<Row> {
     let name = state.options.model.replace('\\', "\\\\").replace('"', "\\\"");
-    let labels = format!(r#"engine="0",model_name="{name}""#);
+    let labels = format!(r#"engine="{rank}",model_name="{name}""#);
     let with = |more: &str| format!("{labels},{more}");
-    let engine = state.engine.held();
     let now = state.now();
     let (load, usage) = (engine.load(now), engine.usage(now));
     let blocks = engine.options().blocks;
     let config = format!(
-        r#"block_size="{}",cache_dtype="auto",enable_prefix_caching="True",engine="0",num_gpu_blocks="{blocks}""#,
+        r#"block_size="{}",cache_dtype="auto",enable_prefix_caching="True",engine="{rank}",num_gpu_blocks="{blocks}""#,
         engine.options().block_tokens
     );
     let awake = f64::from(u8::from(!state.asleep.load(Relaxed)));
     let (queried, hit) = (engine.queried_tokens() as f64, engine.hit_tokens() as f64);
-    let served = state.counters.stats().served_inference as f64;
+    // Of all engines, told by the first.
+    let served =
+        if rank == state.options.ranks.start { state.counters.stats().served_inference as f64 } else { 0.0 };
     vec![
         Row("num_requests_running", "gauge", labels.clone(), load.running as f64),
         Row("num_requests_waiting", "gauge", labels.clone(), load.waiting as f64),

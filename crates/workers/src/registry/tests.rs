@@ -1,11 +1,11 @@
 use super::*;
+use crate::tried::Tried;
 use crate::worker::Worker;
 
 use crate::breaker::BreakerState;
 use crate::by::{By, PoolError};
 use crate::note::{Asker, Note};
 use crate::served::ServedModel;
-use crate::tried::Tried;
 use crate::world::Pool;
 use forebay_policy::{Ask, PolicyKind};
 use std::time::Duration;
