@@ -33,10 +33,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs one test on a runtime of its own; it panics if the test takes more than a minute.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
+    run_for(LIMIT, test)
+}
+
+/// The same with another limit.
+pub fn run_for<T>(limit: Duration, test: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().expect("a runtime");
-    let ended = runtime.block_on(async { tokio::time::timeout(LIMIT, test).await });
-    ended.expect("the test did not end within a minute")
+    let ended = runtime.block_on(async { tokio::time::timeout(limit, test).await });
+    ended.expect("the test did not end in time")
 }
 
 /// Looks again and again until `ready` holds; it panics with `what` after 20 s.

@@ -44,7 +44,7 @@ pub fn worker(options: WorkerOptions) -> Worker {
 /// Starts the application and waits until it has found out about every worker.
 pub async fn start(settings: &Settings) -> App {
     let app = App::start(settings).expect("the application");
-    let count = settings.worker_urls.len();
+    let count = settings.worker_count();
     app.reader()
         .wait_for(|world| {
             world.hosts().len() == count && world.workers().iter().all(|worker| worker.eligible())

@@ -41,6 +41,8 @@ pub struct Facts<'a> {
     pub max_tokens: Option<u64>,
     /// What identifies a session.
     pub session: SessionKeys<'a>,
+    /// Prompts in the request, if it has a list of them; a list of token ids is one prompt.
+    pub batch: Option<u64>,
     /// The prompt.
     pub prompt: Prompt<'a>,
     /// Internal fields that are in the body, in its order; see [`strip::cut`].
@@ -142,6 +144,10 @@ impl<'a> Reader<'a> {
             let name = key.name(body, &mut buffer);
             if let Some(field) = InternalField::from_name(name) {
                 let value = object.skip_value()?;
+                if !field.holds_with(&body[value.start..value.end]) {
+                    rule.keep();
+                    continue;
+                }
                 let strips = &mut self.scratch.strips;
                 let cut = rule.cut(strips.len(), &key, value.end, object.comma_after());
                 strips.push(Strip { field, place: Place::Top, cut });
@@ -266,6 +272,7 @@ impl<'a> Reader<'a> {
             cache_salt: self.given(F::CacheSalt),
             max_tokens: self.count(&max_names, self.sampling.max_tokens),
             session: self.session_keys(),
+            batch: prompts(self.raw(F::Prompt)),
             prompt: Prompt::None,
             strips: &[],
         };
@@ -322,6 +329,20 @@ impl<'a> Reader<'a> {
         }
         all_ids
     }
+}
+
+/// How many prompts a list of prompts has; `None` if it is none.
+fn prompts(raw: &[u8]) -> Option<u64> {
+    let mut list = walk::Array::open(raw, 0).ok()?;
+    let mut count = 0;
+    while let Ok(Some(at)) = list.next_element() {
+        if !matches!(raw.get(at), Some(b'"' | b'[')) {
+            return None;
+        }
+        count += 1;
+        list.skip_element().ok()?;
+    }
+    Some(count)
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use memchr::{memchr, memmem};
 
 use crate::{
+    scalar,
     splice::{CommaRule, Splices},
     walk::{BodyError, KeyBuffer, Object},
 };
@@ -30,6 +32,8 @@ pub enum InternalField {
     DisaggPrefillDpRank,
     /// Data-parallel rank to run on, older name.
     DataParallelRank,
+    /// A request id of the form by which engines find each other; other ids stay.
+    RequestId,
 }
 
 /// The object an internal field was found in.
@@ -56,7 +60,7 @@ pub struct Strip {
 
 impl InternalField {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::KvTransferParams,
         Self::EcTransferParams,
         Self::BootstrapHost,
@@ -66,6 +70,7 @@ impl InternalField {
         Self::RoutedDpRank,
         Self::DisaggPrefillDpRank,
         Self::DataParallelRank,
+        Self::RequestId,
     ];
 
     /// The member's name.
@@ -80,6 +85,7 @@ impl InternalField {
             Self::RoutedDpRank => "routed_dp_rank",
             Self::DisaggPrefillDpRank => "disagg_prefill_dp_rank",
             Self::DataParallelRank => "data_parallel_rank",
+            Self::RequestId => "request_id",
         }
     }
 
@@ -92,6 +98,23 @@ impl InternalField {
         }
         Self::ALL.into_iter().find(|field| field.as_str().as_bytes() == name)
     }
+}
+
+impl InternalField {
+    /// Whether the field is internal with this raw value: an ordinary request id is the client's own affair.
+    #[inline]
+    pub(crate) fn holds_with(self, raw: &[u8]) -> bool {
+        self != Self::RequestId || scalar::string(raw).is_some_and(|id| is_engine_id(id.as_bytes()))
+    }
+}
+
+/// Whether a request id has the form `___…_addr_…`, by which engines take an address from it.
+pub fn is_engine_id(id: &[u8]) -> bool {
+    if memchr(b'_', id).is_none() {
+        return false;
+    }
+    let behind = memmem::find(id, b"___").map(|at| &id[at + 2..]);
+    behind.is_some_and(|rest| memmem::find(rest, b"_addr_").is_some())
 }
 
 impl Place {
@@ -125,7 +148,8 @@ pub(crate) fn collect(
     let mut rule = CommaRule::default();
     while let Some(key) = object.next_key()? {
         let value = object.skip_value()?;
-        let Some(field) = InternalField::from_name(key.name(body, &mut KeyBuffer::default())) else {
+        let field = InternalField::from_name(key.name(body, &mut KeyBuffer::default()));
+        let Some(field) = field.filter(|field| field.holds_with(&body[value.start..value.end])) else {
             rule.keep();
             continue;
         };

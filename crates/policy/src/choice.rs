@@ -67,6 +67,8 @@ pub enum Reason {
     Draw,
     /// It has fewer requests in flight than the other one drawn, or is the first of two equals.
     FewerInFlight,
+    /// It has the least load of all.
+    LeastLoad,
     /// The ring gave it for the session header.
     SessionHeader,
     /// The ring gave it for the user header.
@@ -87,7 +89,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons, for resolving metric handles up front.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::PrefixHit,
         Self::MissLeastCost,
         Self::SpillLoad,
@@ -95,6 +97,7 @@ impl Reason {
         Self::Rotation,
         Self::Draw,
         Self::FewerInFlight,
+        Self::LeastLoad,
         Self::SessionHeader,
         Self::UserHeader,
         Self::Body,
@@ -116,6 +119,7 @@ impl Reason {
             Self::Rotation => "rotation",
             Self::Draw => "draw",
             Self::FewerInFlight => "fewer_in_flight",
+            Self::LeastLoad => "least_load",
             Self::SessionHeader => "x_session_id",
             Self::UserHeader => "x_user_id",
             Self::Body => "body",

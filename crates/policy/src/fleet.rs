@@ -1,5 +1,7 @@
 //! What a policy sees of the workers it chooses from. It never learns how load or health come about.
 
+use crate::settings::LoadKind;
+
 /// Small stable number of a worker `(url, dp_rank)`, given in registration order and kept when the worker
 /// leaves and returns. Policies keep arrays indexed by it, so numbers should stay dense.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +69,14 @@ pub trait Fleet {
 
     /// Changes whenever the set of candidates changes.
     fn generation(&self) -> u64;
+}
+
+/// Load of candidate `i`, for policies that compare loads.
+pub(crate) fn load<F: Fleet>(fleet: &F, kind: LoadKind, i: usize) -> u64 {
+    match kind {
+        LoadKind::Requests => u64::from(fleet.in_flight(i)),
+        LoadKind::Tokens => fleet.pending_tokens(i),
+    }
 }
 
 #[cfg(test)]

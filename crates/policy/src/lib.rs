@@ -1,4 +1,4 @@
-//! Candidates in, choice out: the five routing policies, without clocks, I/O or global randomness.
+//! Candidates in, choice out: the routing policies, without clocks, I/O or global randomness.
 //!
 //! In reading order:
 //! - `fleet`: what a policy sees of the workers, as a trait.
@@ -7,8 +7,8 @@
 //! - `ratio`: how many bytes of prompt are a token, learnt from what workers count.
 //! - `choice`: what is asked, what is answered, and why.
 //! - `draws`: seeded randomness;
-//! - `round_robin`, `random`, `power_of_two`, `consistent_hash`, `cache_aware`: one policy each.
-//! - `policy`: the five behind one lock.
+//! - `round_robin`, `random`, `power_of_two`, `least_loaded`, `consistent_hash`, `cache_aware`: one policy each.
+//! - `policy`: all of them behind one lock.
 
 mod fleet;
 mod settings;
@@ -21,6 +21,7 @@ mod draws;
 
 mod cache_aware;
 mod consistent_hash;
+mod least_loaded;
 mod power_of_two;
 mod random;
 mod round_robin;
@@ -34,4 +35,4 @@ pub use choice::{Ask, Choice, Decision, Reason};
 pub use fleet::{Fleet, Slot};
 pub use key::{BLOCK_BYTES, HashKey, HashKeyKind, PrefixKey, PrefixKeyBuilder};
 pub use policy::Policy;
-pub use settings::{CacheAwareSettings, MIN_TREE_BYTES, PolicyKind, PolicySettings, SettingsError};
+pub use settings::{CacheAwareSettings, LoadKind, MIN_TREE_BYTES, PolicyKind, PolicySettings, SettingsError};

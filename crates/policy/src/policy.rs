@@ -1,4 +1,4 @@
-//! The five policies behind one lock: choice and guard are made in one step.
+//! The policies behind one lock: choice and guard are made in one step.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +10,8 @@ use crate::fleet::{Fleet, Slot};
 use crate::key::PrefixKey;
 use crate::ratio::TokenRatio;
 use crate::round_robin::RoundRobin;
-use crate::settings::{PolicyKind, PolicySettings};
-use crate::{power_of_two, random};
+use crate::settings::{LoadKind, PolicyKind, PolicySettings};
+use crate::{least_loaded, power_of_two, random};
 
 /// A policy with its state. One for each pool; a reset is a new one.
 #[derive(Debug)]
@@ -30,6 +30,7 @@ struct OwnLine<T>(T);
 #[derive(Debug)]
 struct State {
     choices: u64,
+    load: LoadKind,
     rule: Rule,
 }
 
@@ -40,6 +41,7 @@ enum Rule {
     ConsistentHash(ConsistentHash),
     RoundRobin(RoundRobin),
     Random,
+    LeastLoaded,
 }
 
 impl Policy {
@@ -53,8 +55,9 @@ impl Policy {
             PolicyKind::ConsistentHash => Rule::ConsistentHash(ConsistentHash::default()),
             PolicyKind::RoundRobin => Rule::RoundRobin(RoundRobin::default()),
             PolicyKind::Random => Rule::Random,
+            PolicyKind::LeastLoaded => Rule::LeastLoaded,
         };
-        let state = OwnLine(Mutex::new(State { choices: 0, rule }));
+        let state = OwnLine(Mutex::new(State { choices: 0, load: settings.load, rule }));
         Self { kind: settings.kind, seed, ratio: TokenRatio::default(), state }
     }
 
@@ -100,12 +103,22 @@ impl Policy {
         self.ratio.learn(bytes, tokens);
     }
 
+    /// Tokens in so many bytes of routing text, as far as is known.
+    #[must_use]
+    pub fn estimated_tokens(&self, bytes: u64) -> u64 {
+        self.ratio.tokens(bytes)
+    }
+
     /// Memory of the prefix tree, in bytes; 0 for policies that keep none.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         match &self.lock().rule {
             Rule::CacheAware(cache_aware) => cache_aware.resident_bytes(),
-            Rule::PowerOfTwo | Rule::ConsistentHash(_) | Rule::RoundRobin(_) | Rule::Random => 0,
+            Rule::PowerOfTwo
+            | Rule::ConsistentHash(_)
+            | Rule::RoundRobin(_)
+            | Rule::Random
+            | Rule::LeastLoaded => 0,
         }
     }
 
@@ -145,7 +158,12 @@ fn capped(count: u64) -> u32 {
 impl State {
     fn choose<F: Fleet>(&mut self, ask: &Ask<'_>, fleet: &F, seed: u64) -> Option<Choice> {
         let mut draw = Draw::new(seed, self.choices);
-        let pick = self.rule.pick(ask, fleet, &mut draw)?;
+        let mut pick = self.rule.pick(ask, fleet, self.load, &mut draw)?;
+        if self.load == LoadKind::Tokens && pick.prompt_tokens == 0 {
+            // A load in tokens has to be known of every choice, also of one that did not look at the prompt.
+            let tokens = ask.tokens.unwrap_or(0);
+            (pick.prompt_tokens, pick.uncached_tokens) = (tokens, tokens);
+        }
         let choice = Choice {
             index: pick.index,
             slot: fleet.slot(pick.index),
@@ -162,13 +180,14 @@ impl State {
 }
 
 impl Rule {
-    fn pick<F: Fleet>(&mut self, ask: &Ask<'_>, fleet: &F, draw: &mut Draw) -> Option<Pick> {
+    fn pick<F: Fleet>(&mut self, ask: &Ask<'_>, fleet: &F, load: LoadKind, draw: &mut Draw) -> Option<Pick> {
         match self {
             Self::CacheAware(cache_aware) => cache_aware.pick(ask, fleet, draw),
-            Self::PowerOfTwo => power_of_two::pick(fleet, draw),
+            Self::PowerOfTwo => power_of_two::pick(fleet, load, draw),
             Self::ConsistentHash(ring) => ring.pick(ask.hash, fleet, draw),
             Self::RoundRobin(rotation) => rotation.pick(fleet),
             Self::Random => random::pick(fleet, draw),
+            Self::LeastLoaded => least_loaded::pick(fleet, load, draw),
         }
     }
 }

@@ -2,15 +2,17 @@
 
 use crate::choice::{Pick, Reason};
 use crate::draws::Draw;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, load};
+use crate::settings::LoadKind;
 
-/// Draws two distinct eligible candidates; fewer in flight wins, the first of two equals.
-pub(crate) fn pick<F: Fleet>(fleet: &F, draw: &mut Draw) -> Option<Pick> {
+/// Draws two distinct eligible candidates; less load wins, the first of two equals.
+pub(crate) fn pick<F: Fleet>(fleet: &F, kind: LoadKind, draw: &mut Draw) -> Option<Pick> {
     let first = draw.eligible(fleet, None)?;
     let Some(second) = draw.eligible(fleet, Some(first)) else {
         return Some(Pick::plain(first, Reason::OnlyCandidate));
     };
-    let index = if fleet.in_flight(second) < fleet.in_flight(first) { second } else { first };
+    let load = |i| load(fleet, kind, i);
+    let index = if load(second) < load(first) { second } else { first };
     Some(Pick::plain(index, Reason::FewerInFlight))
 }
 
@@ -24,7 +26,10 @@ mod tests {
         let fleet = Sample::new(2);
         fleet.workers[0].in_flight.set(1);
         for k in 0..500 {
-            assert_eq!(pick(&fleet, &mut Draw::new(3, k)), Some(Pick::plain(1, Reason::FewerInFlight)));
+            assert_eq!(
+                pick(&fleet, LoadKind::Requests, &mut Draw::new(3, k)),
+                Some(Pick::plain(1, Reason::FewerInFlight))
+            );
         }
     }
 
@@ -34,7 +39,7 @@ mod tests {
         fleet.workers[4].in_flight.set(1);
         let mut counts = [0_u32; 10];
         for k in 0..2000 {
-            counts[pick(&fleet, &mut Draw::new(3, k)).unwrap().index] += 1;
+            counts[pick(&fleet, LoadKind::Requests, &mut Draw::new(3, k)).unwrap().index] += 1;
         }
         assert_eq!(counts[4], 0);
         assert!(counts.iter().enumerate().all(|(i, &count)| i == 4 || count > 150), "{counts:?}");
@@ -45,8 +50,11 @@ mod tests {
         let mut fleet = Sample::new(3);
         fleet.workers[0].eligible = false;
         fleet.workers[2].eligible = false;
-        assert_eq!(pick(&fleet, &mut Draw::new(0, 0)), Some(Pick::plain(1, Reason::OnlyCandidate)));
+        assert_eq!(
+            pick(&fleet, LoadKind::Requests, &mut Draw::new(0, 0)),
+            Some(Pick::plain(1, Reason::OnlyCandidate))
+        );
         fleet.workers[1].eligible = false;
-        assert_eq!(pick(&fleet, &mut Draw::new(0, 0)), None);
+        assert_eq!(pick(&fleet, LoadKind::Requests, &mut Draw::new(0, 0)), None);
     }
 }

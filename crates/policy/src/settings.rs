@@ -24,12 +24,20 @@ pub enum PolicyKind {
     RoundRobin,
     /// Uniformly random.
     Random,
+    /// The one with the least load.
+    LeastLoaded,
 }
 
 impl PolicyKind {
     /// All kinds, in the order of the documentation.
-    pub const ALL: [Self; 5] =
-        [Self::CacheAware, Self::PowerOfTwo, Self::ConsistentHash, Self::RoundRobin, Self::Random];
+    pub const ALL: [Self; 6] = [
+        Self::CacheAware,
+        Self::PowerOfTwo,
+        Self::ConsistentHash,
+        Self::RoundRobin,
+        Self::Random,
+        Self::LeastLoaded,
+    ];
 
     /// The name in the command line, the config file and metrics.
     #[must_use]
@@ -40,6 +48,7 @@ impl PolicyKind {
             Self::ConsistentHash => "consistent_hash",
             Self::RoundRobin => "round_robin",
             Self::Random => "random",
+            Self::LeastLoaded => "least_loaded",
         }
     }
 }
@@ -67,8 +76,21 @@ impl FromStr for PolicyKind {
 pub struct PolicySettings {
     /// Which policy.
     pub kind: PolicyKind,
+    /// What the load of a worker is, for policies that compare loads.
+    pub load: LoadKind,
     /// Knobs of [`PolicyKind::CacheAware`]; the other policies have none.
     pub cache: CacheAwareSettings,
+}
+
+/// What the load of a worker is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadKind {
+    /// Requests in flight.
+    #[default]
+    Requests,
+    /// Tokens that are still to be prefilled: for workers that do nothing else.
+    Tokens,
 }
 
 /// Knobs of the cache aware policy.
@@ -113,7 +135,8 @@ impl PolicySettings {
             PolicyKind::PowerOfTwo
             | PolicyKind::ConsistentHash
             | PolicyKind::RoundRobin
-            | PolicyKind::Random => Ok(()),
+            | PolicyKind::Random
+            | PolicyKind::LeastLoaded => Ok(()),
         }
     }
 }
@@ -142,7 +165,7 @@ impl CacheAwareSettings {
 pub enum SettingsError {
     /// The name stands for no policy.
     #[error(
-        "unknown policy {0:?}: expected cache_aware, power_of_two, consistent_hash, round_robin or random"
+        "unknown policy {0:?}: expected cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded"
     )]
     UnknownPolicy(String),
     /// Not a share.
@@ -181,7 +204,7 @@ mod tests {
     #[test]
     fn a_tree_size_meant_in_megabytes_is_refused_and_the_unit_named() {
         let cache = CacheAwareSettings { max_tree_size: 64, ..CacheAwareSettings::default() };
-        let settings = PolicySettings { kind: PolicyKind::CacheAware, cache };
+        let settings = PolicySettings { kind: PolicyKind::CacheAware, cache, ..PolicySettings::default() };
         let text = settings.validate().unwrap_err().to_string();
         assert!(text.contains("bytes") && text.contains("64"), "{text}");
         let unused = PolicySettings { kind: PolicyKind::Random, ..settings };

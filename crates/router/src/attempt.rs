@@ -52,14 +52,31 @@ impl Attempt<'_> {
                 result => return result,
             }
         }
-        let conn = Conn::open(worker.url(), self.settings.times.connect).await.map_err(|error| {
+        let conn = self.open(worker).await?;
+        self.exchange(conn, worker, asked).await
+    }
+
+    /// One exchange with the worker, on a kept connection if there is one, and never a second one: for what may be read
+    /// once only.
+    pub(crate) async fn once(&self, worker: &Arc<Worker>, asked: &Asked) -> Result<Answer, AttemptError> {
+        if asked.once_only {
+            return self.with(worker, asked).await;
+        }
+        let conn = match self.shard.idle.take(worker.host().number()) {
+            Some(conn) => conn,
+            None => self.open(worker).await?,
+        };
+        self.exchange(conn, worker, asked).await
+    }
+
+    async fn open(&self, worker: &Worker) -> Result<Conn, AttemptError> {
+        Conn::open(worker.url(), self.settings.times.connect).await.map_err(|error| {
             if is_own_fault(&error) {
                 AttemptError::OutOfResources(error)
             } else {
                 AttemptError::Unreachable(error)
             }
-        })?;
-        self.exchange(conn, worker, asked).await
+        })
     }
 
     async fn exchange(
@@ -101,6 +118,11 @@ impl Attempt<'_> {
 }
 
 impl AttemptError {
+    /// Whether a kept connection may just have been too old: that says nothing of the worker.
+    pub(crate) fn is_by_age(&self) -> bool {
+        matches!(self, Self::Exchange(ExchangeError::Silent { reused: true, .. }))
+    }
+
     /// What the client is told. Names of workers stay in the log.
     pub(crate) fn told(self, worker: &Worker) -> Failure {
         match self {

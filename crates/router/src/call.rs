@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::{HeaderValue, Response};
 
 use crate::failure::Failure;
-use crate::forward::{Chosen, Forwarded};
+use crate::forwarded::{Chosen, Forwarded};
 use crate::headers;
 use crate::outcome::Outcome;
 use crate::patience::Patience;
@@ -21,14 +21,14 @@ use crate::shard::Shard;
 
 /// A request whose route is known.
 pub(crate) struct Call {
-    pub(crate) peer: SocketAddr,
-    pub(crate) route: Route,
-    pub(crate) parts: Parts,
+    pub peer: SocketAddr,
+    pub route: Route,
+    pub parts: Parts,
     /// Its id, if it came without one.
-    pub(crate) made_id: Option<HeaderValue>,
-    pub(crate) record: Record,
+    pub made_id: Option<HeaderValue>,
+    pub record: Record,
     /// Whether it was held up before a worker was chosen.
-    pub(crate) waited: bool,
+    pub waited: bool,
 }
 
 impl Call {
@@ -52,13 +52,13 @@ impl Call {
         patience: Patience,
         expose: bool,
     ) -> Response<ResponseBody> {
-        let Forwarded { mut answer, leg, chosen } = forwarded;
+        let Forwarded { mut answer, leg, chosen, correction } = forwarded;
         if let Some(chosen) = chosen.as_ref().filter(|_| expose) {
             headers::expose(&mut answer.headers, leg.worker().name(), &chosen.choice);
         }
         let has_prompt = matches!(self.route.class, Class::Routable(_)) && answer.status.is_success();
-        let report = chosen.filter(|_| has_prompt).map(|Chosen { choice, policy, is_text }| {
-            Report::new(Prediction { worker: Arc::clone(leg.worker()), policy, choice, is_text })
+        let report = chosen.filter(|_| has_prompt).map(|Chosen { choice, policy, text_bytes }| {
+            Report::new(Prediction { worker: Arc::clone(leg.worker()), policy, choice, text_bytes })
         });
         let mut record = self.record;
         let streamed = headers::is_event_stream(&answer.headers);
@@ -67,7 +67,7 @@ impl Call {
         let is_open = answer.body.size_hint().exact().is_none();
         let records = streamed.then(|| if is_open { Records::default() } else { Records::raw() });
         let complete = Outcome::of_status(answer.status);
-        let manner = Manner { complete, records, dialect: self.route.dialect, patience, report };
+        let manner = Manner { complete, records, dialect: self.route.dialect, patience, report, correction };
         let relay = Relay::new(answer.body, leg, record, manner);
         let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
         *response.status_mut() = answer.status;

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
 use forebay_openai::{BodyError, BodyShape, Facts, ModelFact, Prompt, Scratch, strip};
-use forebay_policy::{HashKey, HashKeyKind, PolicyKind, PrefixKey};
+use forebay_pd::{Endpoint, PromptFacts};
+use forebay_policy::{Choice, HashKey, HashKeyKind, PolicyKind, PrefixKey};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
 use http_body::Body;
@@ -52,6 +53,29 @@ pub(crate) struct Asked {
     pub hash: Option<HashKey>,
     /// Internal fields that were taken out of the body.
     pub stripped: Vec<&'static str>,
+    /// What decides whether it becomes a prefill/decode pair, if there are any.
+    // Boxed, since most routers have none and every request's future would be larger.
+    pub pair: Option<Box<PairAsk>>,
+}
+
+/// What decides whether a request becomes a pair.
+pub(crate) struct PairAsk {
+    pub facts: PromptFacts,
+    /// Bytes of its routing text; 0 if it came as ids.
+    pub text_bytes: u32,
+    /// Prompts in it, if they came as a list of prompts.
+    pub batch: Option<u64>,
+}
+
+impl Asked {
+    /// Bytes of the prompt if it was text and they are known, else 0.
+    pub(crate) fn text_bytes(&self, choice: &Choice) -> u32 {
+        match (&self.tokens, &self.pair) {
+            (Some(_), _) => 0,
+            (None, Some(pair)) => pair.text_bytes,
+            (None, None) => choice.key_len,
+        }
+    }
 }
 
 /// Reads the body whole, within the limit. A body that came in one piece is not copied.
@@ -87,9 +111,9 @@ pub(crate) async fn read_body(mut body: impl Incoming, limit: usize) -> Result<B
 pub(crate) struct Classifier<'a> {
     pub settings: &'a RouterSettings,
     pub metrics: &'a RouterMetrics,
-    /// Which keys are of use.
-    pub policy: PolicyKind,
-    /// All are, since choices are noted and other policies may be asked later.
+    /// The policies that may be asked: they say which keys are of use.
+    pub policies: [PolicyKind; 2],
+    /// All keys are of use, since choices are noted and other policies may be asked later.
     pub all_keys: bool,
     pub peer: SocketAddr,
     pub parts: &'a Parts,
@@ -127,12 +151,11 @@ impl Classifier<'_> {
                 ModelFact::Name(name) => Some(name.clone().into_owned()),
                 ModelFact::Absent | ModelFact::NotString => None,
             };
-            let prefix = (self.all_keys || self.policy == PolicyKind::CacheAware)
-                .then(|| prefix_key(&facts, model.as_deref()))
-                .flatten();
-            let hash = (self.all_keys || self.policy == PolicyKind::ConsistentHash)
-                .then(|| self.hash_key(&facts, body))
-                .flatten();
+            let of_use = |policy| self.all_keys || self.policies.contains(&policy);
+            let prefix =
+                of_use(PolicyKind::CacheAware).then(|| prefix_key(&facts, model.as_deref())).flatten();
+            let hash = of_use(PolicyKind::ConsistentHash).then(|| self.hash_key(&facts, body)).flatten();
+            let pair = self.settings.pairs.is_some().then(|| Box::new(pair_ask(shape, &facts)));
             let (body, stripped) = self.without_internals(body, &facts);
             Ok(Asked {
                 rank: None,
@@ -141,10 +164,11 @@ impl Classifier<'_> {
                 model,
                 is_object: true,
                 once_only: shape == BodyShape::Responses && (facts.store == Some(true) || facts.background),
-                tokens: prefix.as_ref().and_then(|_| id_count(&facts)),
+                tokens: (prefix.is_some() || pair.is_some()).then(|| id_count(&facts)).flatten(),
                 streamed: facts.stream,
                 prefix,
                 hash,
+                pair,
             })
         })
     }
@@ -187,6 +211,27 @@ impl Classifier<'_> {
         };
         let trusted = self.settings.trust_forwarded.then(forwarded).flatten().filter(|ip| !ip.is_empty());
         trusted.unwrap_or_else(|| self.peer.ip().to_canonical().to_string())
+    }
+}
+
+fn pair_ask(shape: BodyShape, facts: &Facts<'_>) -> PairAsk {
+    let bytes = match &facts.prompt {
+        Prompt::Text(parts) => parts.len(),
+        Prompt::Ids(_) | Prompt::None => 0,
+    };
+    PairAsk {
+        facts: PromptFacts {
+            endpoint: Endpoint::of(shape),
+            n: facts.n,
+            best_of: facts.best_of,
+            use_beam_search: facts.use_beam_search,
+            has_prompt_logprobs: facts.has_prompt_logprobs,
+            has_previous_response: facts.previous_response_id.is_some(),
+            background: facts.background,
+            prompts: facts.batch.unwrap_or(1),
+        },
+        text_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        batch: facts.batch,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use forebay_openai::{Dialect, ErrorBody, Extra, SoFar};
+use forebay_pd::LegKind;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderName, Response, StatusCode};
 
@@ -79,6 +80,24 @@ pub enum Failure {
     /// The request's body did not come in time.
     #[error("the request body did not come in time")]
     BodyTimeout,
+    /// A leg of a prefill/decode pair took too long.
+    #[error("the {} leg of a prefill/decode pair took longer than {timeout_secs} s", leg.as_str())]
+    PairTimeout {
+        /// Which one.
+        leg: LegKind,
+        /// The limit, in whole seconds.
+        timeout_secs: u64,
+        /// The pair's id.
+        room: u64,
+    },
+    /// What went wrong for a prefill/decode pair.
+    #[error("{cause}")]
+    InPair {
+        /// The pair's id.
+        room: u64,
+        /// What it was.
+        cause: Box<Self>,
+    },
     /// The answer broke off. Told inside the answer.
     #[error("the worker's connection ended inside its answer")]
     WorkerDiedMidStream,
@@ -178,6 +197,10 @@ impl Failure {
                 };
                 row(StatusCode::GATEWAY_TIMEOUT, Some("worker_timeout"), outcome)
             }
+            Self::PairTimeout { .. } => {
+                row(StatusCode::GATEWAY_TIMEOUT, Some("pd_connector_timeout"), O::PairTimeout)
+            }
+            Self::InPair { cause, .. } => cause.row(),
             Self::BodyTimeout => {
                 row(StatusCode::REQUEST_TIMEOUT, Some("router_body_timeout"), O::ClientTimeout)
             }
@@ -249,6 +272,16 @@ impl Failure {
                 Extra::Number("unhealthy", *unhealthy),
             ],
             Self::WorkerTimeout(stage) => vec![Extra::Text("stage", stage.as_str())],
+            Self::PairTimeout { leg, timeout_secs, room } => vec![
+                Extra::Text("leg", leg.as_str()),
+                Extra::Number("timeout_secs", *timeout_secs),
+                Extra::Number("bootstrap_room", *room),
+            ],
+            Self::InPair { room, cause } => {
+                let mut extra = cause.extra();
+                extra.push(Extra::Number("bootstrap_room", *room));
+                extra
+            }
             Self::BodyTooLarge { limit } => vec![Extra::Number("limit_bytes", *limit as u64)],
             _ => Vec::new(),
         }

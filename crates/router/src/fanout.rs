@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 use crate::authority;
 use crate::classify::Asked;
 use crate::failure::{Failure, json};
-use crate::forward::{Forward, Forwarded};
+use crate::forward::Forward;
+use crate::forwarded::Forwarded;
 use crate::headers::{TARGET, Written};
 use crate::relay::ResponseBody;
 use crate::route::Action;
@@ -107,6 +108,7 @@ impl Order {
         let head = Written {
             parts: &self.parts,
             made_id: self.made_id.as_ref(),
+            replaces_id: false,
             length: (self.parts.method == http::Method::POST).then_some(self.body.len()),
             authorization: (api_key.is_some() || for_router).then_some(api_key),
         };

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use forebay_policy::{Ask, Choice, Policy};
+use forebay_policy::{Ask, Choice};
 use forebay_workers::{Asker, Blocker, Guard, Pool, Selected, Tried, Worker, Writer};
 use http::StatusCode;
 
-use crate::account::Attempts;
 use crate::attempt::{Attempt, AttemptError};
 use crate::classify::Asked;
 use crate::clock;
 use crate::failure::Failure;
+use crate::forwarded::{Chosen, Forwarded, Progress};
 use crate::headers::Written;
 use crate::leg::Leg;
-use crate::line::InLine;
 use crate::metrics::RouterMetrics;
 use crate::outcome::{Outcome, Verdict};
 use crate::ranks;
@@ -24,29 +23,6 @@ use crate::upstream::Answer;
 
 /// Longest refusal of a rank, in bytes: what is longer is another complaint.
 const REFUSAL_LIMIT: u64 = 4096;
-
-/// A worker's answer, and the load that goes with it.
-pub(crate) struct Forwarded {
-    pub answer: Answer,
-    pub leg: Leg,
-    /// What was chosen, unless the request named its worker.
-    pub chosen: Option<Chosen>,
-}
-
-/// How far a request has come, told as it goes.
-pub(crate) struct Progress<'a, 'q> {
-    pub attempts: &'a mut Attempts,
-    /// Its place among those who wait for a worker; given up with the first choice.
-    pub line: &'a mut Option<InLine<'q>>,
-}
-
-/// A choice, and whose it was.
-pub(crate) struct Chosen {
-    pub choice: Choice,
-    pub policy: Arc<Policy>,
-    /// Whether the prompt was text, not ids.
-    pub is_text: bool,
-}
 
 /// What forwarding needs beside the request itself.
 pub(crate) struct Forward<'a> {
@@ -93,14 +69,16 @@ struct Kept {
 
 impl Forward<'_> {
     /// Asks one worker after the other until one answers well, or nobody is left who might.
+    /// `first` is a worker that was chosen already, whom it begins with.
     pub(crate) async fn to_any_of(
         &self,
         pool: &Pool,
         asked: &Asked,
+        mut first: Option<Selected>,
         progress: Progress<'_, '_>,
     ) -> Result<Forwarded, Failure> {
         let Progress { attempts, line } = progress;
-        if line.is_none() {
+        if line.is_none() && first.is_none() {
             self.shard.budget.earn(pool.epoch());
             if pool.bound().is_some_and(|places| places.is_awaited(pool.label())) {
                 return Err(Failure::Overloaded);
@@ -108,7 +86,10 @@ impl Forward<'_> {
         }
         let mut course = Course::begin(pool, asked.rank)?;
         loop {
-            let selected = self.next(pool, asked, &mut course, attempts.count).await;
+            let selected = match course.begin_with(first.take(), self.now_ms) {
+                None => self.next(pool, asked, &mut course, attempts.count).await,
+                first => first,
+            };
             let Some(Selected { guard, choice, noted }) = selected else {
                 return course.last_resort(pool);
             };
@@ -125,12 +106,9 @@ impl Forward<'_> {
                     }
                     let slot = guard.worker().slot();
                     let again = Again::of(answer.status);
-                    if let (Again::Busy, Some(pause)) = (again, pause(&answer.headers)) {
-                        let until = clock::now_ms() + u64::try_from(pause.as_millis()).unwrap_or(0);
-                        guard.worker().host().pause(until);
-                    }
+                    heed_pause(again, &answer, guard.worker());
                     let policy = Arc::clone(pool.policy());
-                    let chosen = Chosen { choice, policy, is_text: asked.tokens.is_none() };
+                    let chosen = Chosen { choice, policy, text_bytes: asked.text_bytes(&choice) };
                     let kept = Kept { again, forwarded: course.judge(answer, guard, chosen) };
                     if again == Again::No || !self.may_try_again(asked, &course, again) {
                         return Ok(course.settle(kept, self.settings.retry.limit() == 1));
@@ -171,7 +149,7 @@ impl Forward<'_> {
     pub(crate) async fn to(&self, worker: &Arc<Worker>, asked: &Asked) -> Result<Forwarded, Failure> {
         let guard = worker.hold();
         match self.attempt().with(worker, asked).await {
-            Ok(answer) => Ok(Forwarded { answer, leg: Leg::new(guard, Verdict::None, 0), chosen: None }),
+            Ok(answer) => Ok(Forwarded::of_leg(answer, Leg::new(guard, Verdict::None, 0))),
             Err(error) => {
                 if matches!(error, AttemptError::Unreachable(_)) {
                     worker.host().suspect();
@@ -259,13 +237,22 @@ impl Course {
         }
     }
 
+    /// The first attempt is with a worker that was chosen before, at `now_ms`.
+    fn begin_with(&mut self, first: Option<Selected>, now_ms: u64) -> Option<Selected> {
+        if first.is_some() {
+            (self.attempts, self.chosen_ms) = (1, now_ms);
+        }
+        first
+    }
+
     /// Puts an answer and the verdict in it together. A worker hears one verdict on a request.
     fn judge(&mut self, answer: Answer, guard: Guard, chosen: Chosen) -> Forwarded {
         self.counted += 1;
         let verdict = Outcome::of_status(answer.status).verdict();
         let heard = self.judged.contains(guard.worker().slot());
         let whole = if heard { Verdict::None } else { verdict };
-        Forwarded { answer, leg: Leg::new(guard, whole, self.chosen_ms), chosen: Some(chosen) }
+        let chosen = Some(chosen);
+        Forwarded { chosen, ..Forwarded::of_leg(answer, Leg::new(guard, whole, self.chosen_ms)) }
     }
 
     /// Whether a worker has answered 500 before.
@@ -353,13 +340,21 @@ impl Course {
     }
 }
 
+/// A busy worker may say for how long it wants to be left alone.
+fn heed_pause(again: Again, answer: &Answer, worker: &Worker) {
+    if let (Again::Busy, Some(pause)) = (again, pause(&answer.headers)) {
+        let until = clock::now_ms() + u64::try_from(pause.as_millis()).unwrap_or(0);
+        worker.host().pause(until);
+    }
+}
+
 /// Whether an answer may be the refusal of the rank that the worker was told.
 fn may_be_moved(answer: &Answer, worker: &Worker) -> bool {
     answer.status == StatusCode::BAD_REQUEST && worker.dp_rank().is_some()
 }
 
 /// One line for each decision, for who asks for it.
-fn note(worker: &Worker, choice: &Choice) {
+pub(crate) fn note(worker: &Worker, choice: &Choice) {
     tracing::debug!(
         worker = worker.name(),
         reason = choice.reason.as_str(),
@@ -372,7 +367,7 @@ fn note(worker: &Worker, choice: &Choice) {
     );
 }
 
-fn exhausted(pool: &Pool, retries: u64) -> Failure {
+pub(crate) fn exhausted(pool: &Pool, retries: u64) -> Failure {
     let count = |is: &dyn Fn(&Worker) -> bool| pool.workers().filter(|worker| is(worker)).count() as u64;
     Failure::PoolExhausted {
         retries,

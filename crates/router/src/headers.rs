@@ -1,5 +1,6 @@
 //! Which headers cross from one side to the other, and how a request's head is written to a worker.
 
+use forebay_openai::strip;
 use forebay_policy::Choice;
 use forebay_workers::WorkerUrl;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -62,10 +63,10 @@ impl Trust {
 pub(crate) fn strip(headers: &mut HeaderMap, trust: Trust) -> Vec<&'static str> {
     // One walk over a request's few headers is cheaper than a lookup of each that matters.
     let (mut names_others, mut internal) = (false, false);
-    for name in headers.keys() {
+    for (name, value) in headers.iter() {
         match name.as_str().as_bytes()[0] {
             b'c' => names_others |= *name == header::CONNECTION,
-            b'x' => internal |= label(name).is_some(),
+            b'x' => internal |= label(name, value).is_some(),
             _ => {}
         }
     }
@@ -79,12 +80,12 @@ pub(crate) fn strip(headers: &mut HeaderMap, trust: Trust) -> Vec<&'static str> 
     let names_rank = (trust.internals || trust.rank) && headers.get_all(RANK).iter().count() == 1;
     let stays = |name: &HeaderName| if *name == RANK { names_rank } else { trust.internals };
     let mut stripped = Vec::new();
-    let internal = headers.keys().filter(|name| label(name).is_some() && !stays(name));
-    let internal: Vec<HeaderName> = internal.cloned().collect();
-    for name in internal {
-        let occurrences = headers.get_all(&name).iter().count();
-        headers.remove(&name);
-        stripped.extend(label(&name).into_iter().cycle().take(occurrences));
+    let of = |(name, value): (&HeaderName, &HeaderValue)| Some((name.clone(), label(name, value)?));
+    let internal: Vec<(HeaderName, &'static str)> =
+        headers.iter().filter(|(name, _)| !stays(name)).filter_map(of).collect();
+    for (name, label) in internal {
+        headers.remove(name);
+        stripped.push(label);
     }
     stripped
 }
@@ -121,9 +122,17 @@ pub(crate) fn given_id<'a>(headers: &'a HeaderMap, others: &[HeaderName]) -> Opt
     found.map(|(_, value)| (value, false))
 }
 
+/// Whether a request id is one by which engines find each other: no client may send such a one.
+pub(crate) fn steers(id: &HeaderValue) -> bool {
+    strip::is_engine_id(id.as_bytes())
+}
+
 /// The label of a header that could steer an engine.
-fn label(name: &HeaderName) -> Option<&'static str> {
+fn label(name: &HeaderName, value: &HeaderValue) -> Option<&'static str> {
     let rest = name.as_str().strip_prefix("x-")?;
+    if rest == "request-id" {
+        return steers(value).then_some("x-request-id");
+    }
     if rest == "data-parallel-rank" {
         Some("x-data-parallel-rank")
     } else if rest.starts_with("prefiller-") {
@@ -143,6 +152,8 @@ pub(crate) struct Written<'a> {
     pub parts: &'a Parts,
     /// The request's id, if the client sent none.
     pub made_id: Option<&'a HeaderValue>,
+    /// Whether that id takes the place of the one that the client sent.
+    pub replaces_id: bool,
     /// Length of the body; `None` if there is none and none is due.
     pub length: Option<usize>,
     /// Replaces the client's `Authorization`: `Some(None)` takes it out.
@@ -174,7 +185,8 @@ impl Written<'_> {
             let replaced =
                 self.authorization.is_some() && (*name == header::AUTHORIZATION || *name == TARGET);
             let is_rank = dp_rank.is_some() && *name == RANK;
-            if !replaced && !is_rank && !HOP.contains(name) {
+            let is_old_id = self.replaces_id && *name == REQUEST_ID;
+            if !replaced && !is_rank && !is_old_id && !HOP.contains(name) {
                 line(out, name.as_str(), value.as_bytes());
             }
         }
@@ -253,11 +265,8 @@ mod tests {
     fn written(parts: &Parts, url: &str) -> String {
         let mut out = Vec::new();
         let id = HeaderValue::from_static("id-1");
-        Written { parts, made_id: Some(&id), length: Some(7), authorization: None }.write(
-            &url.parse().unwrap(),
-            None,
-            &mut out,
-        );
+        Written { parts, made_id: Some(&id), replaces_id: false, length: Some(7), authorization: None }
+            .write(&url.parse().unwrap(), None, &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -304,7 +313,13 @@ mod tests {
         assert_eq!(strip(&mut honoured.headers, trust), ["x-gateway-*"]);
         assert_eq!(trust.rank_of(&honoured.headers), Some(1));
         let mut out = Vec::new();
-        let head = Written { parts: &honoured, made_id: None, length: None, authorization: None };
+        let head = Written {
+            parts: &honoured,
+            made_id: None,
+            replaces_id: false,
+            length: None,
+            authorization: None,
+        };
         head.write(&"http://w:1".parse().unwrap(), Some(3), &mut out);
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.matches("rank: ").count(), 1, "{text}");

@@ -8,8 +8,12 @@
 //! - [`authority`]: who may do what changes something.
 //! - [`classify`]: the body read, what must not pass taken out, the keys that policies choose by.
 //! - `pick`: the pool that serves what it asks for.
+//! - `call`: a request whose route is known, and how its answer becomes a response.
 //! - [`forward`]: a choice with its load, and another one if that failed.
+//! - `forwarded`: what that gives, and what it tells on the way.
 //! - `attempt`: one exchange with one worker; `retry`: whether it is followed by another.
+//! - `pair`: a prefill/decode pair by its plan; `course`: what it has been through; `prefill`, `decode`: one leg each;
+//!   `pairs`: what outlives them.
 //! - [`headers`]: what crosses from one side to the other.
 //! - `ranks`: how a worker says which data-parallel ranks it has.
 //! - [`upstream`]: connections to workers.
@@ -38,10 +42,13 @@ pub mod authority;
 mod call;
 mod classify;
 mod clock;
+mod course;
+mod decode;
 mod emptying;
 pub mod failure;
 mod fanout;
 mod forward;
+mod forwarded;
 mod headers;
 mod leg;
 mod line;
@@ -49,8 +56,11 @@ mod lines;
 pub mod metrics;
 pub mod outcome;
 mod own;
+mod pair;
+mod pairs;
 mod patience;
 mod pick;
+mod prefill;
 mod ranks;
 mod record;
 mod records;
@@ -71,6 +81,7 @@ pub use admission::AdmissionSettings;
 pub use emptying::{Emptied, Said};
 pub use lines::Lines;
 pub use metrics::RouterMetrics;
+pub use pairs::{Inject, PairSettings, Pairs};
 pub use record::Books;
 pub use relay::ResponseBody;
 pub use reset::{ResetDone, ResetOrder, ResetRefused};

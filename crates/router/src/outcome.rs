@@ -62,13 +62,15 @@ pub enum Outcome {
     ClientGoneMidStream,
     /// The process ended, and had waited long enough.
     Drained,
+    /// A leg of a prefill/decode pair took too long.
+    PairTimeout,
     /// Something panicked.
     Panicked,
 }
 
 impl Outcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Completed,
         Self::ClientError,
         Self::WorkerError,
@@ -92,6 +94,7 @@ impl Outcome {
         Self::ClientGoneBeforeHeaders,
         Self::ClientGoneMidStream,
         Self::Drained,
+        Self::PairTimeout,
         Self::Panicked,
     ];
 
@@ -121,6 +124,7 @@ impl Outcome {
             Self::ClientGoneBeforeHeaders => "client_gone_before_headers",
             Self::ClientGoneMidStream => "client_gone_mid_stream",
             Self::Drained => "drained",
+            Self::PairTimeout => "pd_connector_timeout",
             Self::Panicked => "panicked",
         }
     }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use forebay_openai::Dialect;
+use forebay_pd::Correction;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::failure::Failure;
@@ -50,6 +51,8 @@ pub(crate) struct Manner {
     /// Of the route, for a last record of the router's own.
     pub dialect: Dialect,
     pub patience: Patience,
+    /// What is put right in its records.
+    pub correction: Option<Correction>,
     /// What the worker will report of the prompt, if that is of use.
     pub report: Option<Report>,
 }
@@ -106,7 +109,14 @@ impl Relay {
     fn take(&mut self, chunk: Bytes) -> Bytes {
         self.manner.patience.moved();
         let (goes, has_token) = match &mut self.manner.records {
-            Some(records) => (records.pass(chunk), records.has_token()),
+            Some(records) => {
+                let whole = records.pass(chunk);
+                let goes = match &self.manner.correction {
+                    Some(correction) => correction.of_records(whole),
+                    None => whole,
+                };
+                (goes, records.has_token())
+            }
             None => {
                 if let Some(report) = &mut self.manner.report {
                     report.take_in(&chunk);
@@ -220,6 +230,10 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            // What is put right in an answer changes its length.
+            Self::Relay(relay) if relay.manner.correction.is_some() && relay.manner.records.is_some() => {
+                SizeHint::default()
+            }
             Self::Relay(relay) => relay.upstream.size_hint(),
         }
     }

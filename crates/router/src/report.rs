@@ -24,14 +24,15 @@ pub(crate) struct Prediction {
     pub worker: Arc<Worker>,
     pub policy: Arc<Policy>,
     pub choice: Choice,
-    /// Whether the prompt was text: ids count themselves.
-    pub is_text: bool,
+    /// Bytes of the prompt if it was text and they are known, else 0: ids count themselves.
+    pub text_bytes: u32,
 }
 
 impl Report {
     /// For an answer to a request with a prompt.
     pub(crate) fn new(prediction: Prediction) -> Self {
-        let prediction = (prediction.choice.key_len > 0).then_some(prediction);
+        let is_of_use = prediction.choice.key_len > 0 || prediction.text_bytes > 0;
+        let prediction = is_of_use.then_some(prediction);
         Self { prediction, last: Default::default() }
     }
 
@@ -61,10 +62,10 @@ impl Report {
 impl Prediction {
     fn compare(&self, told: Usage) {
         let Some(prompt) = told.prompt_tokens.filter(|&tokens| tokens > 0) else { return };
-        if self.is_text {
-            self.policy.learn_tokens(u64::from(self.choice.key_len), prompt);
+        if self.text_bytes > 0 {
+            self.policy.learn_tokens(u64::from(self.text_bytes), prompt);
         }
-        if let Some(reported) = told.cached_tokens {
+        if let Some(reported) = told.cached_tokens.filter(|_| self.choice.key_len > 0) {
             let predicted = predicted_cached(&self.choice, prompt);
             self.worker.predictions().checked(Checked { prompt, predicted, reported });
         }
@@ -105,7 +106,7 @@ mod tests {
             worker: Arc::clone(&worker),
             policy: Arc::clone(pool.policy()),
             choice,
-            is_text: true,
+            text_bytes: choice.key_len,
         });
         answer.as_bytes().chunks(size).for_each(|chunk| report.take_in(&Bytes::copy_from_slice(chunk)));
         report.end(None);

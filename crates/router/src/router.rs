@@ -21,11 +21,14 @@ use crate::classify::{self, Asked, Classifier, Incoming};
 use crate::clock;
 use crate::failure::Failure;
 use crate::fanout::Order;
-use crate::forward::{Forward, Forwarded, Progress};
+use crate::forward::Forward;
+use crate::forwarded::{Forwarded, Progress};
 use crate::headers::{self, REQUEST_ID, Trust, Written};
 use crate::line::InLine;
 use crate::metrics::RouterMetrics;
 use crate::own;
+use crate::pair::Pair;
+use crate::pairs::Pairs;
 use crate::patience::{Patience, within};
 use crate::pick::pick_pool;
 use crate::record::{Books, Record};
@@ -46,6 +49,8 @@ pub struct Router {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
     pub(crate) settings: RouterSettings,
+    /// Prefill/decode pairs, if workers have roles.
+    pairs: Option<Pairs>,
     books: Arc<Books>,
     /// Taken by the reset that is under way.
     pub(crate) resetting: Mutex<()>,
@@ -83,11 +88,17 @@ impl Begun {
 
 impl Router {
     /// A router over this fleet.
-    pub fn new(reader: Reader, writer: Writer, settings: RouterSettings, books: Books) -> Self {
+    pub fn new(
+        reader: Reader,
+        writer: Writer,
+        settings: RouterSettings,
+        books: Books,
+        pairs: Option<Pairs>,
+    ) -> Self {
         let admission = Admission::new(&settings.admission, books.metrics.queued.clone());
         let draining = AtomicBool::new(false);
         let (books, resetting) = (Arc::new(books), Mutex::default());
-        Self { admission, draining, reader, writer, settings, books, resetting }
+        Self { admission, draining, reader, writer, settings, pairs, books, resetting }
     }
 
     pub(crate) fn metrics(&self) -> &RouterMetrics {
@@ -160,7 +171,7 @@ impl Router {
         response
     }
 
-    /// One request to one worker. (A prefill/decode pair will take its own way from the pool on.)
+    /// One request to one worker, or to a pair of them.
     async fn forward(
         &self,
         shard: &Arc<Shard>,
@@ -228,10 +239,12 @@ impl Router {
     ) -> Result<Forwarded, Failure> {
         let Call { record, parts, made_id, route, waited, .. } = call;
         let started = record.account.started;
+        let world = self.pairs.as_ref().map(|_| Arc::clone(&record.account.world));
         let (pool, attempts) = record.pick_pool(|world| pick_pool(world, route, asked))?;
         let bodiless = asked.body.is_empty() && !parts.headers.contains_key(header::CONTENT_LENGTH);
         let length = (!bodiless).then_some(asked.body.len());
-        let head = Written { parts, made_id: made_id.as_ref(), length, authorization: None };
+        let head =
+            Written { parts, made_id: made_id.as_ref(), replaces_id: false, length, authorization: None };
         let now_ms = if *waited { clock::now_ms() } else { clock::millis(started) };
         let forward = Forward {
             shard,
@@ -241,7 +254,18 @@ impl Router {
             head: &head,
             now_ms,
         };
-        forward.to_any_of(pool, asked, Progress { attempts, line }).await
+        let progress = Progress { attempts, line };
+        match (&self.pairs, &asked.pair) {
+            (Some(pairs), Some(ask)) => {
+                let prefill = world.as_ref().and_then(|world| world.prefill_pool(asked.model.as_deref()));
+                let tokens =
+                    asked.tokens.unwrap_or_else(|| pool.policy().estimated_tokens(u64::from(ask.text_bytes)));
+                let pair = Pair { forward: &forward, pairs, decode: pool, prefill, asked, ask, tokens };
+                // Boxed, since it would make every request's future larger.
+                Box::pin(pair.answer(progress)).await
+            }
+            _ => forward.to_any_of(pool, asked, None, progress).await,
+        }
     }
 
     /// Waits while a reset holds new requests. The request goes on in the trial and the world as they are then.
@@ -298,7 +322,7 @@ impl Router {
         let classifier = Classifier {
             settings: &self.settings,
             metrics: self.metrics(),
-            policy: call.record.account.world.all(call.route.by()).policy().kind(),
+            policies: call.record.account.world.policies(call.route.by()),
             all_keys: call.record.account.world.ledger().is_some(),
             peer: call.peer,
             parts: &call.parts,
@@ -353,8 +377,8 @@ impl Router {
     fn identify(&self, shard: &Shard, parts: &Parts) -> (HeaderValue, Option<HeaderValue>) {
         let id = match headers::given_id(&parts.headers, &self.settings.request_id_headers) {
             Some((id, true)) => return (id.clone(), None),
-            Some((id, false)) => id.clone(),
-            None => shard.fresh_id(),
+            Some((id, false)) if !headers::steers(id) => id.clone(),
+            Some((_, false)) | None => shard.fresh_id(),
         };
         (id.clone(), Some(id))
     }

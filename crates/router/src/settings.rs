@@ -6,6 +6,7 @@ use forebay_policy::HashKeyKind;
 use http::HeaderName;
 
 use crate::admission::AdmissionSettings;
+use crate::pairs::PairSettings;
 use crate::retry::RetrySettings;
 
 /// Knobs of the request path.
@@ -19,6 +20,8 @@ pub struct RouterSettings {
     pub admission: AdmissionSettings,
     /// Retries.
     pub retry: RetrySettings,
+    /// Prefill/decode pairs; `None` if workers have no roles.
+    pub pairs: Option<PairSettings>,
     /// Sources of the hash key, in order.
     pub hash_key: Vec<HashKeyKind>,
     /// Whether `X-Forwarded-For` tells who the client is.
@@ -95,6 +98,7 @@ impl Default for RouterSettings {
             times: TimeSettings::default(),
             admission: AdmissionSettings::default(),
             retry: RetrySettings::default(),
+            pairs: None,
             hash_key: HASH_SOURCES.map(|(_, kind)| kind).to_vec(),
             trust_forwarded: false,
             trust_client_internals: false,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use forebay_discovery::probe::Probe;
 use forebay_discovery::{Misfit, ProbeSettings, watch_all};
-use forebay_router::{Books, Router, RouterMetrics, Side, Trials};
-use forebay_workers::{Auditor, FleetCollector, Reader, World, Writer, registry};
+use forebay_router::{Books, Pairs, Router, RouterMetrics, Side, Trials};
+use forebay_workers::{Auditor, FleetCollector, Reader, Role, WorkerUrl, World, Writer};
 use prometheus::{IntCounter, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use crate::door::Door;
 use crate::drain::Drain;
 use crate::http1::connection::Patience;
 use crate::log;
+use crate::roster;
 use crate::settings::{DrainSettings, Listen, Settings};
 use crate::startup::StartupError;
 
@@ -51,15 +52,15 @@ impl App {
         let listener = listen("--port", settings.listen)?;
         let admin_listener = listen("--admin-port", settings.admin)?;
         let (address, admin_address) = (local(&listener)?, local(&admin_listener)?);
-        let (reader, writer) = fleet(settings);
+        let (reader, writer) = roster::fleet(settings);
         let auditor = Arc::new(Auditor::default());
-        let metrics =
-            Metrics::register(&reader, &auditor).map_err(|e| StartupError::Internal(e.to_string()))?;
+        let metrics = Metrics::register(settings, &reader, &auditor).map_err(broken_metrics)?;
         let access_log = log::access(&settings.access_log, metrics.lines_dropped)?;
         let trials = Trials::new(&reader.world(), Arc::clone(&auditor));
         let books = Books::new(metrics.router, access_log, trials);
         let decisions = log_decisions(settings, &writer, &metrics.registry)?;
-        let router = Arc::new(Router::new(reader.clone(), writer.clone(), settings.router.clone(), books));
+        let knobs = settings.router.clone();
+        let router = Arc::new(Router::new(reader.clone(), writer.clone(), knobs, books, metrics.pairs));
         let internal = |error: io::Error| StartupError::Internal(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
         let admin = Admin {
@@ -82,10 +83,10 @@ impl App {
             stop: stop.clone(),
         };
         let threads = control.data_threads(settings.threads).map_err(internal)?;
-        let urls = settings.worker_urls.clone();
+        let roster = roster::known(settings);
         let control = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || control.run(&runtime, [listener, admin_listener], threads, &urls))
+            .spawn(move || control.run(&runtime, [listener, admin_listener], threads, &roster))
             .map_err(internal)?;
         Ok(Self {
             address,
@@ -184,18 +185,29 @@ impl Drop for App {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the form that map_err wants")]
+fn broken_metrics(error: prometheus::Error) -> StartupError {
+    StartupError::Internal(error.to_string())
+}
+
 /// The families that are registered once.
 struct Metrics {
     registry: Registry,
     router: RouterMetrics,
+    pairs: Option<Pairs>,
     resets: IntCounter,
     lines_dropped: IntCounter,
 }
 
 impl Metrics {
-    fn register(reader: &Reader, auditor: &Arc<Auditor>) -> Result<Self, prometheus::Error> {
+    fn register(
+        settings: &Settings,
+        reader: &Reader,
+        auditor: &Arc<Auditor>,
+    ) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let router = RouterMetrics::new(&registry)?;
+        let pairs = settings.router.pairs.clone().map(|pairs| Pairs::new(pairs, &registry)).transpose()?;
         let resets = IntCounter::new("forebay_reset_total", "Times a new trial was begun by a reset.")?;
         registry.register(Box::new(resets.clone()))?;
         let lines_dropped = IntCounter::new(
@@ -204,7 +216,7 @@ impl Metrics {
         )?;
         registry.register(Box::new(lines_dropped.clone()))?;
         registry.register(Box::new(FleetCollector::new(reader.clone(), Arc::clone(auditor))))?;
-        Ok(Self { registry, router, resets, lines_dropped })
+        Ok(Self { registry, router, pairs, resets, lines_dropped })
     }
 }
 
@@ -239,12 +251,12 @@ impl Control {
         runtime: &tokio::runtime::Runtime,
         [listener, admin_listener]: [TcpListener; 2],
         threads: Vec<DataThread>,
-        urls: &[forebay_workers::WorkerUrl],
+        roster: &[(WorkerUrl, Role)],
     ) {
         let threads = Arc::new(threads);
         runtime.block_on(async {
             let tasks = TaskTracker::new();
-            watch_all(&self.probe, urls, &tasks);
+            watch_all(&self.probe, roster, &tasks);
             let door = Arc::new(self.door(Side::Admin, entropy()));
             let drain = Arc::new(Drain::default());
             tokio::join!(
@@ -289,16 +301,6 @@ impl Control {
             }
         }
     }
-}
-
-/// The fleet, empty.
-fn fleet(settings: &Settings) -> (Reader, Writer) {
-    let (policy, health, breaker) = (&settings.policy, &settings.health, &settings.breaker);
-    let (reader, writer) = registry(policy.clone(), settings.seed, health.clone(), breaker.clone());
-    if settings.max_inflight_per_worker > 0 {
-        writer.bound(settings.max_inflight_per_worker);
-    }
-    (reader, writer)
 }
 
 /// Has choices written down from now on, if they are to be.

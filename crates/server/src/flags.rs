@@ -65,7 +65,7 @@ pub struct Flags {
     #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
     pub connect_timeout_secs: Option<Given>,
 
-    /// How a worker is chosen: cache_aware, power_of_two, consistent_hash, round_robin or random
+    /// How a worker is chosen: cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded
     /// [default: cache_aware]
     #[arg(long, value_name = "NAME", help_heading = "Policy")]
     pub policy: Option<Given>,
@@ -105,6 +105,75 @@ pub struct Flags {
     /// [default: x-session-id,x-user-id,body,authorization,client-ip,body-hash]
     #[arg(long, value_name = "SOURCES", help_heading = "Policy", value_delimiter = ',')]
     pub hash_key: Option<Vec<Given>>,
+
+    /// Workers have roles: every prompt is prefilled by one and answered by another [default: false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        help_heading = "Prefill and decode",
+        visible_alias = "pd-disaggregation"
+    )]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[serde(alias = "pd-disaggregation")]
+    pub vllm_pd_disaggregation: Option<Given>,
+    /// A prefill worker, and the port of its bootstrap server if it has one; once for each. In the config file a list
+    /// in which a port follows its URL [default: none]
+    #[arg(long, value_names = ["URL", "PORT|none"], help_heading = "Prefill and decode")]
+    #[arg(num_args = 1..=2, action = clap::ArgAction::Append)]
+    pub prefill: Option<Vec<Given>>,
+    /// A decode worker; once for each [default: none]
+    #[arg(long, value_name = "URL", help_heading = "Prefill and decode", num_args = 1..)]
+    #[arg(action = clap::ArgAction::Append)]
+    pub decode: Option<Vec<Given>>,
+    /// How prefill workers are chosen, as --policy; their load is the tokens that they have yet to prefill
+    /// [default: that of --policy]
+    #[arg(long, value_name = "NAME", help_heading = "Prefill and decode")]
+    pub prefill_policy: Option<Given>,
+    /// How decode workers are chosen, as --policy [default: that of --policy]
+    #[arg(long, value_name = "NAME", help_heading = "Prefill and decode")]
+    pub decode_policy: Option<Given>,
+    /// How KV blocks are handed over: nixl (the decode worker pulls), nixl_push (the prefill worker pushes) or bootstrap
+    /// [default: nixl]
+    #[arg(
+        long,
+        value_name = "NAME",
+        help_heading = "Prefill and decode",
+        visible_alias = "disagg-connector-type"
+    )]
+    #[serde(alias = "disagg-connector-type")]
+    pub kv_connector: Option<Given>,
+    /// Name the prefill worker's bootstrap server in both legs of nixl pairs: auto (if it has a port), always or never
+    /// [default: auto]
+    #[arg(long, value_name = "WHEN", help_heading = "Prefill and decode")]
+    pub pd_inject_bootstrap: Option<Given>,
+    /// Pair workers whose vLLM versions differ, or are not known; engines refuse that unless they were built for it
+    /// [default: false]
+    #[arg(long, value_name = "BOOL", help_heading = "Prefill and decode")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub pd_allow_version_skew: Option<Given>,
+    /// Prompts with fewer tokens go to a decode worker alone; 0 pairs all [default: 0]
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        help_heading = "Prefill and decode",
+        visible_alias = "routing-threshold"
+    )]
+    #[serde(alias = "routing-threshold")]
+    pub pd_threshold_tokens: Option<Given>,
+    /// Prompts of which the chosen decode worker lacks fewer tokens go to it alone; 0 does not ask [default: 0]
+    #[arg(long, value_name = "TOKENS", help_heading = "Prefill and decode")]
+    pub pd_uncached_threshold_tokens: Option<Given>,
+    /// How long prefill workers keep blocks (kv_lease_duration), in seconds; in its last five no hand-over is sent any
+    /// more [default: 30]
+    #[arg(long, value_name = "SECONDS", help_heading = "Prefill and decode")]
+    pub pd_kv_lease_secs: Option<Given>,
+    /// Longest time of a prefill leg, in seconds; 0 is no limit [default: 300]
+    #[arg(long, value_name = "SECONDS", help_heading = "Prefill and decode")]
+    pub pd_prefill_timeout_secs: Option<Given>,
+    /// Longest wait for the first record of a decode leg's answer, in seconds; 0 is no limit. What is not streamed comes
+    /// at once when all of it is generated: raise it for such answers if they are long [default: 120]
+    #[arg(long, value_name = "SECONDS", help_heading = "Prefill and decode")]
+    pub pd_decode_first_byte_timeout_secs: Option<Given>,
 
     /// Path of a worker that is probed [default: /health]
     #[arg(long, value_name = "PATH", help_heading = "Health")]

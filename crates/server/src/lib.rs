@@ -29,6 +29,8 @@ mod limits;
 pub mod log;
 pub mod replay;
 pub mod resolve;
+mod roles;
+mod roster;
 mod rules;
 pub mod run;
 pub mod settings;

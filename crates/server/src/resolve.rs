@@ -10,6 +10,7 @@ use crate::decisions::{DECISION_BUFFER_BYTES, DecisionLogSettings};
 use crate::flags::Flags;
 use crate::given::{Given, Rejected};
 use crate::limits;
+use crate::roles;
 use crate::rules::{
     ACCESS_LOG, BOOL, BYTES, DURATION, FACTOR, FILE, HASH_SOURCE, HEADER, IP, LOG_FILE, LOG_FORMAT,
     LOG_LEVEL, PATH, POLICY, PORT, PROBES, RANKS, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS,
@@ -50,6 +51,19 @@ pub fn settings(
         worker_cache_tokens,
         expose_routing_headers,
         hash_key,
+        vllm_pd_disaggregation,
+        prefill,
+        decode,
+        prefill_policy,
+        decode_policy,
+        kv_connector,
+        pd_inject_bootstrap,
+        pd_allow_version_skew,
+        pd_threshold_tokens,
+        pd_uncached_threshold_tokens,
+        pd_kv_lease_secs,
+        pd_prefill_timeout_secs,
+        pd_decode_first_byte_timeout_secs,
         health_check_endpoint,
         health_check_interval_secs,
         health_check_timeout_secs,
@@ -138,11 +152,31 @@ pub fn settings(
         cb_window_duration_secs,
     ];
     let probing = [health_check_interval_secs, health_check_timeout_secs];
+    let worker_urls = distinct_workers(worker_urls.unwrap_or_default())?;
+    let policy = PolicySettings {
+        kind: POLICY.read("policy", policy, or.policy.kind)?,
+        load: or.policy.load,
+        cache: cache_aware(cache, &or.policy.cache)?,
+    };
+    let said = roles::Said {
+        enabled: vllm_pd_disaggregation,
+        prefill,
+        decode,
+        policies: [prefill_policy, decode_policy],
+        ways: [kv_connector, pd_inject_bootstrap, pd_allow_version_skew],
+        thresholds: [pd_threshold_tokens, pd_uncached_threshold_tokens],
+        times: [pd_kv_lease_secs, pd_prefill_timeout_secs, pd_decode_first_byte_timeout_secs],
+    };
+    let (roles, pairs, policy) = match roles::read(said, &worker_urls, &policy)? {
+        Some((roles, pairs, policy)) => (Some(roles), Some(pairs), policy),
+        None => (None, None, policy),
+    };
     Ok(Settings {
         listen,
         admin,
         threads: THREADS.read("threads", threads, or.threads)?,
-        worker_urls: distinct_workers(worker_urls.unwrap_or_default())?,
+        worker_urls,
+        roles,
         ranks: RANKS.read("intra-node-data-parallel-size", intra_node_data_parallel_size, or.ranks)?,
         startup_timeout: DURATION.read(
             "worker-startup-timeout-secs",
@@ -164,10 +198,7 @@ pub fn settings(
             worker_cache_tokens,
             or.worker_cache_tokens,
         )?,
-        policy: PolicySettings {
-            kind: POLICY.read("policy", policy, or.policy.kind)?,
-            cache: cache_aware(cache, &or.policy.cache)?,
-        },
+        policy,
         seed: seed.map_or_else(|| Ok(drawn_seed()), |seed| SEED.of("seed", &seed))?,
         health: health(health_check_endpoint, probing, thresholds, or.health)?,
         client_idle: DURATION.read("client-idle-timeout-secs", client_idle_timeout_secs, or.client_idle)?,
@@ -192,6 +223,7 @@ pub fn settings(
             )?,
             times: limits::times(times, &or.router.times)?,
             retry: limits::retry(retry, &or.router.retry)?,
+            pairs,
             admission: limits::admission(admission, &or.router.admission)?,
             hash_key: hash_key.map_or(Ok(or.router.hash_key), |given| distinct_sources(&given))?,
             trust_forwarded: BOOL.read("trust-forwarded", trust_forwarded, or.router.trust_forwarded)?,

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_discovery::RankCount;
+use forebay_pd::Connector;
 use forebay_policy::{HashKeyKind, MIN_TREE_BYTES, PolicyKind};
-use forebay_router::{AccessFormat, hash_source};
-use forebay_workers::Ranks;
+use forebay_router::{AccessFormat, Inject, hash_source};
+use forebay_workers::{Ranks, WorkerUrl};
 use http::HeaderName;
 
 use crate::given::{Given, Rejected};
@@ -78,8 +79,37 @@ pub(crate) const SECONDS_OR_NEVER: Rule<u64> = Rule {
     read: |text| text.parse().ok().filter(|&seconds| seconds <= 31_536_000),
 };
 pub(crate) const POLICY: Rule<PolicyKind> = Rule {
-    allowed: "cache_aware, power_of_two, consistent_hash, round_robin or random",
+    allowed: "cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded",
     read: |text| text.parse().ok(),
+};
+pub(crate) const WORKER_URL: Rule<WorkerUrl> =
+    Rule { allowed: "a worker URL; http://HOST:PORT[/PREFIX] is expected", read: |text| text.parse().ok() };
+/// A prefill worker's bootstrap server, if it has one.
+pub(crate) const PORT_OR_NONE: Rule<Option<u16>> = Rule {
+    allowed: "a port number from 1 to 65535, or none",
+    read: |text| match text {
+        "none" | "None" => Some(None),
+        _ => text.parse().ok().filter(|&port| port > 0).map(Some),
+    },
+};
+pub(crate) const CONNECTOR: Rule<Connector> =
+    Rule { allowed: "nixl, nixl_push or bootstrap", read: Connector::from_name };
+pub(crate) const INJECT: Rule<Inject> = Rule {
+    allowed: "auto, always or never",
+    read: |text| match text {
+        "auto" => Some(Inject::Auto),
+        "always" => Some(Inject::Always),
+        "never" => Some(Inject::Never),
+        _ => None,
+    },
+};
+/// Time that blocks are kept; a hand-over is not sent in its last five seconds.
+pub(crate) const LEASE: Rule<Duration> = Rule {
+    allowed: "a number of seconds from 6 to 86400 (a day)",
+    read: |text| {
+        let seconds = text.parse().ok().filter(|seconds| (6.0..=86_400.0).contains(seconds))?;
+        Duration::try_from_secs_f64(seconds).ok()
+    },
 };
 pub(crate) const SEED: Rule<u64> =
     Rule { allowed: "a whole number from 0 to 18446744073709551615", read: |text| text.parse().ok() };

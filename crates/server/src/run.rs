@@ -43,7 +43,7 @@ pub fn serve_on(
         let signals = Signals::listen()?;
         if settings.end_with_stdin { signals.and_end_of_stdin()? } else { signals }
     };
-    let workers = settings.worker_urls.len();
+    let workers = settings.worker_count();
     let patience = settings.startup_timeout;
     // Not within `block_on`: the application has runtimes of its own and may block on them.
     let app = App::start(settings)?;

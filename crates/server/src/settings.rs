@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_discovery::RankCount;
 use forebay_policy::PolicySettings;
 use forebay_router::{AccessFormat, RouterSettings};
-use forebay_workers::{BreakerSettings, HealthSettings, WorkerUrl};
+use forebay_workers::{BreakerSettings, HealthSettings, Role, WorkerUrl};
 
 use crate::decisions::DecisionLogSettings;
 
@@ -29,6 +29,8 @@ pub struct Settings {
     pub worker_urls: Vec<WorkerUrl>,
     /// Data-parallel ranks behind each URL.
     pub ranks: RankCount,
+    /// Workers that have roles; `None` if there are no prefill/decode pairs.
+    pub roles: Option<RoleSettings>,
     /// How long the start waits for the first ready worker.
     pub startup_timeout: Duration,
     /// Longest time between two probes of a worker that has never been ready.
@@ -72,6 +74,15 @@ pub struct AccessLogSettings {
     pub format: Option<AccessFormat>,
     /// The file that it is added to. `None` is stdout.
     pub file: Option<PathBuf>,
+}
+
+/// Workers that have roles.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoleSettings {
+    /// Prefill workers first, each URL once.
+    pub workers: Vec<(WorkerUrl, Role)>,
+    /// How prefill workers are chosen; decode workers are by the policy of all.
+    pub prefill_policy: PolicySettings,
 }
 
 /// How the process ends when it is asked to.
@@ -136,6 +147,7 @@ impl Default for Settings {
             threads: default_threads(),
             worker_urls: Vec::new(),
             ranks: RankCount::default(),
+            roles: None,
             startup_timeout: Duration::from_secs(600),
             startup_check_interval: Duration::from_secs(30),
             model_refresh: Duration::from_secs(30),
@@ -165,12 +177,19 @@ impl fmt::Display for Settings {
             "listen {}, admin {}, {} worker{}, policy {}, {} data thread{}",
             self.listen.addr(),
             self.admin.addr(),
-            self.worker_urls.len(),
-            plural(self.worker_urls.len()),
+            self.worker_count(),
+            plural(self.worker_count()),
             self.policy.kind,
             self.threads,
             plural(self.threads),
         )
+    }
+}
+
+impl Settings {
+    /// Workers known from the start, in whatever role.
+    pub fn worker_count(&self) -> usize {
+        self.worker_urls.len() + self.roles.as_ref().map_or(0, |roles| roles.workers.len())
     }
 }
 

@@ -195,6 +195,11 @@ impl Engine {
         Admission { place: 0, id, cached_tokens, uncached_tokens, start, first_token, finish }
     }
 
+    /// The blocks of a prompt came from another engine.
+    pub fn receive(&mut self, prompt: &PromptChain) {
+        self.cache.touch(&prompt.blocks);
+    }
+
     /// Takes a request out before its time (the client left). Its place is free for requests admitted from now on; those
     /// admitted before keep the times they were given.
     pub fn abort(&mut self, admission: &Admission, now: u64) {

@@ -58,6 +58,10 @@ pub enum Fault {
     Interim(u16),
     /// Sends an error record and `[DONE]` after so many records of a stream; a whole answer becomes a 500.
     ErrorInStream(usize),
+    /// A prefill leg's answer hands nothing over.
+    NoHandOver,
+    /// A prefill leg's answer lacks the blocks of what it hands over.
+    IncompleteHandOver,
     /// 503: the worker's queue of requests is full.
     QueueOverflow,
     /// 503: paused for a weight update.
@@ -109,6 +113,8 @@ impl FromStr for Fault {
             "early-answer" => Self::EarlyAnswer(status(413)),
             "interim" => Self::Interim(status(103)),
             "error-in-stream" => Self::ErrorInStream(number(1)),
+            "no-hand-over" => Self::NoHandOver,
+            "incomplete-hand-over" => Self::IncompleteHandOver,
             "queue-overflow" => Self::QueueOverflow,
             "paused" => Self::Paused,
             "scaling" => Self::Scaling,

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::engine::EngineOptions;
+use crate::pairs::PairOptions;
 
 /// How answers are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,8 @@ pub struct WorkerOptions {
     pub token_details: bool,
     /// What `/version` says.
     pub version: String,
+    /// Its part in prefill/decode pairs; `None` answers everything alone.
+    pub pair: Option<PairOptions>,
 }
 
 impl Default for WorkerOptions {
@@ -89,6 +92,7 @@ impl Default for WorkerOptions {
             scale_out: true,
             token_details: true,
             version: "0.33.0".to_owned(),
+            pair: None,
         }
     }
 }

@@ -56,6 +56,13 @@ impl Engines {
         fits.ok_or_else(|| format!("data_parallel_rank {rank} is out of range [{}, {end}).", self.first))
     }
 
+    /// The blocks of a prompt came to this engine from another one.
+    pub(crate) fn receive(&mut self, place: usize, prompt: &PromptChain) {
+        if let Some(engine) = self.all.get_mut(place) {
+            engine.receive(prompt);
+        }
+    }
+
     /// Gives a prompt to the engine at this place.
     pub(crate) fn admit(&mut self, place: usize, now: u64, prompt: &PromptChain, output: u64) -> Admission {
         let at = place.min(self.all.len() - 1);

@@ -110,11 +110,29 @@ pub(crate) fn replaced(fault: &Fault, answer: Answer) -> Answer {
         Fault::ErrorInStream(_) if matches!(answer.content, Content::Whole(_)) => {
             error(500, "InternalServerError", SANITISED)
         }
+        Fault::NoHandOver => handing_over(answer, |_| "null".to_owned()),
+        Fault::IncompleteHandOver => {
+            handing_over(answer, |params| params.replace("\"remote_block_ids\"", "\"x\""))
+        }
         Fault::HugeHead(bytes) => with_header(answer, "x-sim-huge", "h".repeat(*bytes)),
         Fault::ConnectionClose => with_header(answer, "connection", "close".to_owned()),
         Fault::LengthTooLong(_) | Fault::LengthTooShort(_) => joined(answer),
         _ => answer,
     }
+}
+
+/// The answer with other hand-over parameters, if it has some.
+fn handing_over(mut answer: Answer, change: impl FnOnce(&str) -> String) -> Answer {
+    if let Content::Whole(body) = &mut answer.content {
+        let text = String::from_utf8_lossy(body).into_owned();
+        if let Some((before, rest)) = text.rsplit_once("\"kv_transfer_params\":{")
+            && let Some((params, after)) = rest.split_once('}')
+        {
+            let params = change(&format!("{{{params}}}"));
+            *body = format!("{before}\"kv_transfer_params\":{params}{after}").into_bytes();
+        }
+    }
+    answer
 }
 
 fn with_header(mut answer: Answer, name: &'static str, value: String) -> Answer {

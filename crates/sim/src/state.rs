@@ -61,6 +61,8 @@ pub(crate) struct State {
     started: Instant,
     ids: AtomicU64,
     id_seed: u64,
+    /// Under which it hands blocks over.
+    pub(crate) engine_name: Option<String>,
 }
 
 impl State {
@@ -87,6 +89,7 @@ impl State {
             pause: Mutex::default(),
             started: Instant::now(),
             ids: AtomicU64::new(0),
+            engine_name: options.pair.as_ref().map(|pair| pair.exchange.join()),
             options,
         }
     }
@@ -119,6 +122,13 @@ impl State {
             all.pop_front();
         }
         all.push_back(stored);
+    }
+
+    /// The engine is gone, and with it the blocks that it held for others.
+    pub(crate) fn leave(&self) {
+        if let (Some(pair), Some(engine)) = (&self.options.pair, &self.engine_name) {
+            pair.exchange.leave(engine);
+        }
     }
 
     /// Makes the worker forget prompts computed so far.

@@ -78,6 +78,7 @@ impl Worker {
 
     /// Stops hard: resets all connections and frees the port. Returns when nothing of the worker runs any more.
     pub async fn stop(self) {
+        self.control.served.state.leave();
         self.stopped.cancel();
         self.tasks.wait().await;
     }
@@ -93,6 +94,7 @@ impl Deref for Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        self.control.served.state.leave();
         self.stopped.cancel();
     }
 }

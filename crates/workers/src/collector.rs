@@ -10,10 +10,11 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 use crate::audit::Auditor;
 use crate::breaker::BreakerState;
 use crate::by::By;
+use crate::pool::Pool;
 use crate::prediction::SHARES;
 use crate::registry::Reader;
 use crate::worker::Worker;
-use crate::world::{Pool, World};
+use crate::world::World;
 
 /// Renders what is known of the fleet as metric families.
 pub struct FleetCollector {

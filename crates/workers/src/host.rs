@@ -11,6 +11,7 @@ use crate::breaker::BreakerSettings;
 use crate::circuit::Circuit;
 use crate::health::Health;
 use crate::ranks::Ranks;
+use crate::role::Role;
 use crate::served::Models;
 use crate::url::WorkerUrl;
 use crate::worker::{Blocker, Worker};
@@ -19,6 +20,7 @@ use crate::worker::{Blocker, Worker};
 pub struct Host {
     number: u32,
     url: WorkerUrl,
+    role: Role,
     /// The bits of [`Ranks`]; 0 if ranks are not told apart.
     ranks: AtomicU64,
     behind: Mutex<Behind>,
@@ -31,6 +33,8 @@ pub struct Host {
     version: ArcSwap<Option<String>>,
     /// Times it left rotation because of its health.
     left_rotation: AtomicU64,
+    /// Differs between versions; 0 if none is known.
+    version_mark: AtomicU64,
     models_stale: AtomicBool,
     /// Until when it is left alone.
     paused_until_ms: AtomicU64,
@@ -49,6 +53,7 @@ impl Host {
         Self {
             number,
             url,
+            role: Role::default(),
             ranks: AtomicU64::new(0),
             behind: Mutex::new(Behind { blockers: Blocker::Unhealthy as u32, workers: Vec::new() }),
             circuit: Circuit::new(breaking, epoch),
@@ -57,10 +62,31 @@ impl Host {
             models: ArcSwap::from_pointee(Models::Unread),
             version: ArcSwap::from_pointee(None),
             left_rotation: AtomicU64::new(0),
+            version_mark: AtomicU64::new(0),
             models_stale: AtomicBool::new(false),
             paused_until_ms: AtomicU64::new(0),
             look: Notify::new(),
         }
+    }
+
+    /// The same in this role.
+    pub(crate) fn in_role(self, role: Role) -> Self {
+        Self { role, ..self }
+    }
+
+    /// What it is for.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Whether both told the same version.
+    pub fn is_of_version(&self, mark: u64) -> bool {
+        mark != 0 && self.version_mark.load(Ordering::Relaxed) == mark
+    }
+
+    /// Differs between versions; 0 if none is known.
+    pub fn version_mark(&self) -> u64 {
+        self.version_mark.load(Ordering::Relaxed)
     }
 
     /// Small number of the URL, in order of registration: who keeps connections keeps them by it.
@@ -251,6 +277,8 @@ impl Host {
     }
 
     pub(crate) fn set_version(&self, version: Option<String>) {
+        let mark = version.as_deref().map_or(0, mark_of);
+        self.version_mark.store(mark, Ordering::Relaxed);
         self.version.store(Arc::new(version));
     }
 
@@ -272,4 +300,10 @@ impl std::fmt::Debug for Host {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Host({} {})", self.number, self.url)
     }
+}
+
+/// FNV-1a, never 0: two versions of one fleet do not share it.
+fn mark_of(version: &str) -> u64 {
+    let step = |mark: u64, byte: u8| (mark ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    version.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1)
 }

@@ -13,10 +13,12 @@
 //! - [`prediction`]: what was predicted of its prefix cache, and what it said about it.
 //! - [`health`]: probe results in, state out.
 //! - [`blame`]: whose fault an error of a socket is.
+//! - `role`: what a worker is for.
 //! - [`served`]: what a worker says it serves.
 //! - [`note`], [`ledger`], `frozen`: the record of decisions, for whoever writes it down.
 //! - [`tried`]: whom one request has tried.
-//! - [`by`]: ranks or URLs, and why there may be none.
+//! - [`by`]: ranks or URLs, and why there is no pool.
+//! - [`pool`]: the workers of one model, and a choice among them; [`pools`]: all of them by name.
 //! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
 //! - `state`: what only writers see.
 //! - [`registry`]: the two handles on it all, one that reads and one that writes.
@@ -40,9 +42,12 @@ pub mod ledger;
 pub mod note;
 mod pending;
 pub mod places;
+pub mod pool;
+pub mod pools;
 pub mod prediction;
 pub mod ranks;
 pub mod registry;
+mod role;
 pub mod served;
 mod state;
 pub mod tried;
@@ -60,12 +65,14 @@ pub use host::Host;
 pub use ledger::Ledger;
 pub use note::{Asker, Note};
 pub use places::{Places, Ticket};
+pub use pool::{Pool, Selected};
 pub use prediction::{Checked, Predictions};
 pub use ranks::Ranks;
 pub use registry::{Reader, Writer, registry};
+pub use role::Role;
 pub use served::{Models, ServedModel};
 pub use state::Parts;
 pub use tried::Tried;
 pub use url::{UrlError, WorkerUrl};
 pub use worker::{Blocker, Worker};
-pub use world::{Pool, Selected, World};
+pub use world::World;

@@ -12,6 +12,7 @@ use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::places::Places;
 use crate::ranks::Ranks;
+use crate::role::Role;
 use crate::served::Models;
 use crate::state::{Parts, State};
 use crate::url::WorkerUrl;
@@ -76,7 +77,17 @@ impl Writer {
     /// Registers a URL, behind which there is one worker until somebody says otherwise. One that is already there is
     /// given back as it is.
     pub fn add(&self, url: WorkerUrl) -> Arc<Host> {
-        self.change(|state| state.add(url))
+        self.add_as(url, Role::default())
+    }
+
+    /// The same for a URL whose workers have a role.
+    pub fn add_as(&self, url: WorkerUrl, role: Role) -> Arc<Host> {
+        self.change(|state| state.add(url, role))
+    }
+
+    /// From now on prefill workers are chosen in this way. Said before there are any.
+    pub fn prefill_by(&self, policy: PolicySettings) {
+        self.change(|state| state.prefill_policy = Some(policy));
     }
 
     /// Takes a URL and all workers behind it off the list. Their legs in flight end on their own.

@@ -13,15 +13,20 @@ use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::note::{Note, PolicyMade};
 use crate::places::Places;
+use crate::pool::{Candidate, Pool, places_of};
+use crate::pools::{Base, Pools};
 use crate::ranks::Ranks;
+use crate::role::Role;
 use crate::served::{Catalogue, Models};
 use crate::url::WorkerUrl;
 use crate::worker::{Blocker, Worker};
-use crate::world::{Base, Candidate, Pool, Pools, World, places_of};
+use crate::world::World;
 
 /// The fleet as its writers see it.
 pub(crate) struct State {
     policy: PolicySettings,
+    /// Of prefill workers, if there are any.
+    pub(crate) prefill_policy: Option<PolicySettings>,
     pub(crate) health: HealthSettings,
     breaking: Arc<BreakerSettings>,
     pub(crate) epoch: u64,
@@ -82,7 +87,14 @@ impl Parts {
     pub const NONE: Self = Self { policies: false, breakers: false, health: false };
 }
 
-type PoolKey = (By, Serving);
+type PoolKey = (Kind, Serving);
+
+/// What a set of pools is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Answering(By),
+    Prefilling,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Serving {
@@ -101,6 +113,7 @@ impl State {
     ) -> Self {
         Self {
             policy,
+            prefill_policy: None,
             health,
             breaking: Arc::new(breaking),
             epoch: 1,
@@ -120,12 +133,13 @@ impl State {
         }
     }
 
-    pub(crate) fn add(&mut self, url: WorkerUrl) -> Arc<Host> {
+    pub(crate) fn add(&mut self, url: WorkerUrl, role: Role) -> Arc<Host> {
         if let Some(member) = self.members.iter().find(|member| *member.host.url() == url) {
             return Arc::clone(&member.host);
         }
         let number = place(&mut self.urls, &url);
-        let host = Arc::new(Host::new(number, url, Arc::clone(&self.breaking), self.epoch));
+        let host = Host::new(number, url, Arc::clone(&self.breaking), self.epoch).in_role(role);
+        let host = Arc::new(host);
         let whole = self.worker(&host, None);
         self.fleet_changes += 1;
         let at = self.members.partition_point(|member| member.host.number() < number);
@@ -264,22 +278,28 @@ impl State {
             epoch: self.epoch,
             seed: self.seed,
             fleet_changes: self.fleet_changes,
-            by_rank: self.pools(By::Rank, &workers, &catalogue),
-            by_url: is_ranked.then(|| self.pools(By::Url, &wholes, &catalogue)),
+            by_rank: self.pools(Kind::Answering(By::Rank), &workers, &catalogue),
+            by_url: is_ranked.then(|| self.pools(Kind::Answering(By::Url), &wholes, &catalogue)),
+            prefill: self
+                .prefill_policy
+                .is_some()
+                .then(|| self.pools(Kind::Prefilling, &workers, &catalogue)),
             hosts,
             workers: workers.into(),
             wholes: wholes.into(),
         }
     }
 
-    fn pools(&mut self, by: By, workers: &[Arc<Worker>], catalogue: &Catalogue) -> Pools {
+    fn pools(&mut self, kind: Kind, workers: &[Arc<Worker>], catalogue: &Catalogue) -> Pools {
         let models: Vec<_> = workers.iter().map(|worker| worker.models()).collect();
         let pick = |wanted: &dyn Fn(&Models) -> bool| -> Vec<Arc<Worker>> {
-            workers.iter().zip(&models).filter(|(_, m)| wanted(m)).map(|(w, _)| Arc::clone(w)).collect()
+            let has_role = |worker: &Worker| worker.host().role().answers() == (kind != Kind::Prefilling);
+            let fits = workers.iter().zip(&models).filter(|(worker, m)| has_role(worker) && wanted(m));
+            fits.map(|(worker, _)| Arc::clone(worker)).collect()
         };
         let mut by_model = HashMap::new();
         for name in &catalogue.names {
-            let pool = self.pool((by, Serving::Model(Arc::clone(name))), pick(&|m| m.serves(name)));
+            let pool = self.pool((kind, Serving::Model(Arc::clone(name))), pick(&|m| m.serves(name)));
             by_model.insert(Box::from(&**name), pool);
         }
         let base = match catalogue.bases.as_slice() {
@@ -289,8 +309,8 @@ impl State {
         };
         let any = pick(&|m| *m == Models::Any);
         Pools {
-            any: (!any.is_empty()).then(|| self.pool((by, Serving::Any), any)),
-            all: self.pool((by, Serving::All), workers.to_vec()),
+            any: (!any.is_empty()).then(|| self.pool((kind, Serving::Any), any)),
+            all: self.pool((kind, Serving::All), workers.to_vec()),
             read: models.iter().any(|m| **m != Models::Unread),
             by_model,
             base,
@@ -298,8 +318,8 @@ impl State {
     }
 
     fn pool(&mut self, key: PoolKey, workers: Vec<Arc<Worker>>) -> Arc<Pool> {
-        let (by, serving) = &key;
-        let by = *by;
+        let (kind, serving) = &key;
+        let by = if let Kind::Answering(by) = kind { *by } else { By::Rank };
         let model: Arc<str> = match serving {
             Serving::Model(name) => Arc::clone(name),
             Serving::Any | Serving::All => "".into(),
@@ -336,9 +356,13 @@ impl State {
         }
         let (number, seed, epoch) = (self.policies_made, self.seed, self.epoch);
         self.policies_made += 1;
-        let policy = Arc::new(Policy::new(&self.policy, seed));
+        let settings = match (key.0, &self.prefill_policy) {
+            (Kind::Prefilling, Some(policy)) => policy,
+            (Kind::Prefilling, None) | (Kind::Answering(_), _) => &self.policy,
+        };
+        let policy = Arc::new(Policy::new(settings, seed));
         self.note(|| {
-            let (model, settings) = (Arc::clone(model), self.policy.clone());
+            let (model, settings) = (Arc::clone(model), settings.clone());
             Note::Policy(PolicyMade { policy: number, epoch, model, seed, settings })
         });
         let numbered = Numbered { number, policy };

@@ -10,18 +10,21 @@ use crate::worker::Worker;
 pub struct Tried {
     slots: Vec<Slot>,
     rank: Option<u32>,
+    /// Nobody of another version.
+    version: Option<u64>,
 }
 
 impl Tried {
     /// Nobody yet. With a rank, workers that have another one are not asked.
     pub fn with_rank(rank: Option<u32>) -> Self {
-        Self { slots: Vec::new(), rank }
+        Self { rank, ..Self::default() }
     }
 
     /// Whether the worker may be asked.
     pub(crate) fn allows(&self, worker: &Worker) -> bool {
         self.rank.is_none_or(|rank| worker.dp_rank().is_none_or(|own| own == rank))
             && !self.contains(worker.slot())
+            && self.version.is_none_or(|mark| worker.host().is_of_version(mark))
     }
 
     /// Notes a worker.
@@ -37,5 +40,10 @@ impl Tried {
     /// How many were tried.
     pub fn count(&self) -> usize {
         self.slots.len()
+    }
+
+    /// From now on only workers are of use that told the same version as this one. If it told none, nobody is.
+    pub fn only_version_of(&mut self, worker: &Worker) {
+        self.version = Some(worker.host().version_mark());
     }
 }

@@ -12,6 +12,7 @@ use crate::host::Host;
 use crate::pending::{Pace, Pending, Share};
 use crate::places::Places;
 use crate::prediction::Predictions;
+use crate::role::Role;
 use crate::served::Models;
 use crate::url::WorkerUrl;
 
@@ -109,6 +110,14 @@ impl Worker {
     /// The URL it is behind, and what is known of that.
     pub fn host(&self) -> &Arc<Host> {
         &self.host
+    }
+
+    /// Port of its bootstrap server, if it is a prefill worker that has one.
+    pub fn bootstrap_port(&self) -> Option<u16> {
+        match self.host.role() {
+            Role::Prefill { bootstrap_port } => bootstrap_port,
+            Role::Regular | Role::Decode => None,
+        }
     }
 
     /// Where it is reached.

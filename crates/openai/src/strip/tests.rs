@@ -20,9 +20,11 @@ fn stripped(body: &[u8]) -> (Vec<(InternalField, Place)>, String) {
 fn every_internal_field_is_cut_from_every_place() {
     for field in InternalField::ALL {
         let name = field.as_str();
+        // Of request ids only such a one is internal.
+        let value = r#""___prefill_addr_10.0.0.1:1___decode_addr_x""#;
         let (found, clean) = stripped(
             format!(
-                r#"{{"{name}":{{"a":1}},"vllm_xargs":{{"x":1,"{name}":2}},"sampling_params":{{"n":1,"extra_args":{{"{name}":3,"y":[]}}}}}}"#
+                r#"{{"{name}":{value},"vllm_xargs":{{"x":1,"{name}":{value}}},"sampling_params":{{"n":1,"extra_args":{{"{name}":{value},"y":[]}}}}}}"#
             )
             .as_bytes(),
         );
@@ -102,4 +104,14 @@ proptest! {
         prop_assert_eq!(&clean, &join(&top.1, &xargs.1, &args.1));
         prop_assert!(serde_json::from_str::<Value>(&clean).is_ok());
     }
+}
+
+#[test]
+fn request_ids_stay_unless_engines_would_read_an_address_in_them() {
+    for stays in ["mine", "a___b", "x_addr_y", "_addr____", "__a_addr_"] {
+        let body = format!(r#"{{"request_id":"{stays}","n":1}}"#);
+        assert_eq!(stripped(body.as_bytes()), (vec![], body.clone()), "{stays}");
+    }
+    let (found, clean) = stripped(br#"{"n":1,"request\u005fid":"x___decode\u005faddr_10.0.0.1:9_y"}"#);
+    assert_eq!((found, clean.as_str()), (vec![(InternalField::RequestId, Place::Top)], r#"{"n":1}"#));
 }

@@ -268,6 +268,16 @@ impl Upstream {
         Ok(())
     }
 
+    /// A body that has come already.
+    pub fn ready(body: Bytes) -> Self {
+        Self { conn: None, decoder: Decoder::Done, first: body, home: None }
+    }
+
+    /// Puts back what was read and is to be read again.
+    pub fn unread(&mut self, came: Bytes) {
+        self.first = came;
+    }
+
     /// Whether the whole message has been read from the worker; its payload may still wait to be handed out.
     pub fn at_end(&self) -> bool {
         self.decoder.is_done()

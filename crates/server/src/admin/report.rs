@@ -194,7 +194,7 @@ impl<'a> ConfigInForce<'a> {
                 "pending_prefill_tokens_and_requests_in_flight",
             ),
             PolicyKind::ConsistentHash => (Parameters::ConsistentHash { hash_key: &config.hash_key }, "none"),
-            PolicyKind::PowerOfTwo => (Parameters::None {}, "requests_in_flight"),
+            PolicyKind::PowerOfTwo | PolicyKind::LeastLoaded => (Parameters::None {}, "requests_in_flight"),
             PolicyKind::RoundRobin | PolicyKind::Random => (Parameters::None {}, "none"),
         };
         let tree = match (kind, warm) {

@@ -52,7 +52,11 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("worker-startup-check-interval", "NaN", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("model-refresh-interval-secs", "inf", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("connect-timeout-secs", "10s", "a number of seconds from 0.001 to 31536000 (a year)"),
-        ("policy", "cache-aware", "cache_aware, power_of_two, consistent_hash, round_robin or random"),
+        (
+            "policy",
+            "cache-aware",
+            "cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded",
+        ),
         ("seed", "-1", "a whole number from 0 to 18446744073709551615"),
         ("cache-threshold", "1.01", "a share from 0 to 1"),
         ("balance-abs-threshold", "1.5", "a number of requests from 0 to 4294967295"),
@@ -60,6 +64,27 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("max-tree-size", "1048575", "a usable number of bytes; at least 1048576 (1 MiB)"),
         ("eviction-interval-secs", "-1", "a whole number of seconds from 0 (never) to 31536000 (a year)"),
         ("hash-key", "x", "one of x-session-id, x-user-id, body, authorization, client-ip, body-hash"),
+        ("vllm-pd-disaggregation", "1", "true or false"),
+        ("prefill", "h:1", "a worker URL; http://HOST:PORT[/PREFIX] is expected"),
+        ("decode", "h:1", "a worker URL; http://HOST:PORT[/PREFIX] is expected"),
+        (
+            "prefill-policy",
+            "best",
+            "cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded",
+        ),
+        (
+            "decode-policy",
+            "best",
+            "cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded",
+        ),
+        ("kv-connector", "nccl", "nixl, nixl_push or bootstrap"),
+        ("pd-inject-bootstrap", "yes", "auto, always or never"),
+        ("pd-allow-version-skew", "1", "true or false"),
+        ("pd-threshold-tokens", "-1", "a number of tokens from 0 to 18446744073709551615"),
+        ("pd-uncached-threshold-tokens", "x", "a number of tokens from 0 to 18446744073709551615"),
+        ("pd-kv-lease-secs", "5", "a number of seconds from 6 to 86400 (a day)"),
+        ("pd-prefill-timeout-secs", "-1", "a number of seconds from 0 (off) to 31536000 (a year)"),
+        ("pd-decode-first-byte-timeout-secs", "x", "a number of seconds from 0 (off) to 31536000 (a year)"),
         ("health-check-endpoint", "health", "a path that starts with / and has no spaces, as /health"),
         ("health-check-interval-secs", "0", "a whole number of seconds from 1 to 31536000 (a year)"),
         ("health-check-timeout-secs", "0.5", "a whole number of seconds from 1 to 31536000 (a year)"),
@@ -115,6 +140,40 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
     assert_eq!(refused("--decision-log="), "--decision-log: \"\" is not the name of a file");
     let command = <Flags as Args>::augment_args(clap::Command::new("x"));
     assert_eq!(command.get_arguments().count(), cases.len() + secrets.len() + 1, "a flag has no case");
+}
+
+#[test]
+fn workers_have_roles_only_if_pairs_are_wanted() {
+    let pairs = "--vllm-pd-disaggregation --prefill http://p:1 8998 --prefill http://q:1 none --decode http://d:1 --decode http://e:1";
+    let roles = served(pairs).roles.unwrap().workers;
+    let text: Vec<String> = roles.iter().map(|(url, role)| format!("{url} {role:?}")).collect();
+    assert_eq!(
+        text,
+        [
+            "http://p:1 Prefill { bootstrap_port: Some(8998) }",
+            "http://q:1 Prefill { bootstrap_port: None }",
+            "http://d:1 Decode",
+            "http://e:1 Decode"
+        ]
+    );
+    for (arguments, message) in [
+        ("--prefill http://p:1", "--prefill: needs --vllm-pd-disaggregation"),
+        ("--decode http://p:1", "--decode: needs --vllm-pd-disaggregation"),
+        (
+            "--pd-disaggregation --decode http://p:1",
+            "--vllm-pd-disaggregation: needs at least one --prefill and one --decode, and no --worker-urls",
+        ),
+        (
+            "--pd-disaggregation --prefill http://p:1 x --decode http://d:1",
+            "--prefill: x is not a port number from 1 to 65535, or none",
+        ),
+        (
+            "--pd-disaggregation --prefill http://p:1 --decode http://p:1/",
+            "--decode: http://p:1 is given twice; each worker is given once, in one role",
+        ),
+    ] {
+        assert_eq!(refused(arguments), message, "{arguments}");
+    }
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use serde_json::Value;
 
 use super::{chat, completions, messages, responses, tokens};
-use crate::answer::Answer;
+use crate::answer::{Answer, Content};
 use crate::engine::{Admission, hash};
 use crate::generation::{Generation, Usage};
 use crate::lock::Held;
 use crate::options::Mode;
+use crate::pairs::{self, Leg};
 use crate::prompt::Ask;
 use crate::request::Request;
 use crate::routes::{self, Generating, Route};
@@ -31,7 +32,8 @@ pub(super) fn answer(
         );
         return Err(Box::new(Answer::bad_request(&message, Some("max_tokens"))));
     }
-    let generation = generated(state, (kind, place), request, ask);
+    let leg = pairs::leg(state, kind, request, (body, &ask))?;
+    let generation = generated(state, (kind, place), request, (ask, &leg));
     let mut answer = match kind {
         Generating::Chat | Generating::ChatTokens => chat::answer(&generation),
         Generating::Completions => completions::answer(&generation),
@@ -42,6 +44,10 @@ pub(super) fn answer(
     };
     if !generation.ask.stream && matches!(kind, Generating::Chat | Generating::Completions) {
         answer.headers.extend(load_report(state, request).map(|report| ("endpoint-load-metrics", report)));
+    }
+    if let (Some(id), Content::Whole(whole)) = (&leg.hands_over, &mut answer.content) {
+        let counts = (generation.usage.prompt, generation.usage.cached.unwrap_or(0));
+        *whole = pairs::with_params(whole, &pairs::params(state, id, counts));
     }
     Ok(answer)
 }
@@ -68,11 +74,12 @@ fn generated(
     state: &State,
     (kind, place): (Generating, usize),
     request: &Request<'_>,
-    ask: Ask,
+    (ask, leg): (Ask, &Leg),
 ) -> Generation {
-    let admissions = admitted(state, place, &ask);
+    let admissions = admitted(state, place, &ask, leg);
     let prompt = admissions.iter().map(|admission| admission.cached_tokens + admission.uncached_tokens).sum();
     let cached = admissions.iter().map(|admission| admission.cached_tokens).sum();
+    let cached = leg.cached_elsewhere.unwrap_or(cached);
     let outputs = Generation::outputs(&ask);
     let usage = Usage {
         prompt,
@@ -94,7 +101,7 @@ fn generated(
     }
 }
 
-fn admitted(state: &State, place: usize, ask: &Ask) -> Vec<Admission> {
+fn admitted(state: &State, place: usize, ask: &Ask, leg: &Leg) -> Vec<Admission> {
     // Adapters and salts have caches of their own.
     let adapter = ask.model.as_ref().filter(|model| **model != state.options.model);
     let salt = [adapter, ask.cache_salt.as_ref()]
@@ -105,7 +112,13 @@ fn admitted(state: &State, place: usize, ask: &Ask) -> Vec<Admission> {
     let mut engine = state.engine.held();
     let block_tokens = engine.options().block_tokens;
     let chains = ask.prompts.iter().map(|prompt| prompt.chain(salt, block_tokens));
-    chains.map(|chain| engine.admit(place, now, &chain, ask.max_tokens)).collect()
+    let admit = |chain| {
+        if leg.is_fetched {
+            engine.receive(place, &chain);
+        }
+        engine.admit(place, now, &chain, ask.max_tokens)
+    };
+    chains.map(admit).collect()
 }
 
 fn stored(state: &State, generation: &Generation, body: &Value) -> Answer {

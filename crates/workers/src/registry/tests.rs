@@ -5,8 +5,8 @@ use crate::worker::Worker;
 use crate::breaker::BreakerState;
 use crate::by::{By, PoolError};
 use crate::note::{Asker, Note};
+use crate::pool::Pool;
 use crate::served::ServedModel;
-use crate::world::Pool;
 use forebay_policy::{Ask, PolicyKind};
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ fn fail(pool: &Pool, count: usize, now_ms: u64) {
     }
 }
 
-fn select(pool: &Pool, now_ms: u64) -> Option<crate::world::Selected> {
+fn select(pool: &Pool, now_ms: u64) -> Option<crate::pool::Selected> {
     pool.select(&Ask { now_ms, ..Ask::default() }, &Tried::default())
 }
 

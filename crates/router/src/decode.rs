@@ -1,0 +1,166 @@
+//! One decode leg: the request that fetches blocks and answers the client, held until its answer has really begun. It chooses
+//! nobody.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use forebay_openai::{RecordKind, SseScanner};
+use forebay_pd::{Correction, Endpoint, LegFailure};
+use forebay_workers::Guard;
+use http::header::CONTENT_LENGTH;
+
+use crate::attempt::{Attempt, AttemptError};
+use crate::classify::Asked;
+use crate::clock;
+use crate::failure::Failure;
+use crate::forwarded::{Chosen, Forwarded};
+use crate::headers::is_event_stream;
+use crate::leg::Leg;
+use crate::outcome::Outcome;
+use crate::prefill::bad;
+use crate::upstream::{Answer, BodyError, Upstream};
+
+/// Longest answer that is held whole, in bytes. A longer one is a failure of the worker.
+const ANSWER_LIMIT: usize = 1024 * 1024 * 1024;
+
+/// Records that open an answer of the Responses API before anything is computed.
+const OPENING: [&[u8]; 2] = [b"event: response.created", b"event: response.in_progress"];
+
+/// How a decode leg ended, or began to answer.
+pub(crate) enum DecodeEnd {
+    /// Its answer can go to the client.
+    Began(Box<Forwarded>),
+    /// Its answer is a bad one.
+    Answered(LegFailure, Box<Forwarded>),
+    /// Nothing of it was sent.
+    Unsent(Failure),
+    /// There is no answer. `by_age` says that a kept connection may just have been too old.
+    Broken { failure: Failure, by_age: bool },
+    /// It took too long.
+    TimedOut,
+}
+
+/// A decode leg.
+pub(crate) struct DecodeLeg<'a> {
+    pub attempt: Attempt<'a>,
+    pub endpoint: Endpoint,
+    pub limit: Option<Duration>,
+    /// The leg's body, and whether a worker must not get it twice.
+    pub asked: Asked,
+    pub chosen_ms: u64,
+    /// What is put right in a whole answer.
+    pub correction: Correction,
+    /// What goes with the answer.
+    pub chosen: Chosen,
+}
+
+impl DecodeLeg<'_> {
+    /// Sends it once, and waits for its answer to begin.
+    pub(crate) async fn run(self, guard: Guard) -> DecodeEnd {
+        match self.limit {
+            Some(limit) => {
+                tokio::time::timeout(limit, self.exchange(guard)).await.unwrap_or(DecodeEnd::TimedOut)
+            }
+            None => self.exchange(guard).await,
+        }
+    }
+
+    async fn exchange(self, guard: Guard) -> DecodeEnd {
+        let mut answer = match self.attempt.once(guard.worker(), &self.asked).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                let by_age = error.is_by_age();
+                let unsent = matches!(error, AttemptError::Unreachable(_));
+                let failure = error.told(guard.worker());
+                match failure.outcome() {
+                    Outcome::OutOfResources => {}
+                    Outcome::WorkerUnreachable | Outcome::ConnectTimeout => guard.worker().host().suspect(),
+                    _ if by_age => {}
+                    _ => guard.failed(clock::now_ms()),
+                }
+                return if unsent {
+                    DecodeEnd::Unsent(failure)
+                } else {
+                    DecodeEnd::Broken { failure, by_age }
+                };
+            }
+        };
+        let status = bad(answer.status);
+        let leg = Leg::new(guard, Outcome::of_status(answer.status).verdict(), self.chosen_ms);
+        if let Some(failure) = status {
+            return answered(failure, answer, leg);
+        }
+        let begun = if is_event_stream(&answer.headers) {
+            self.first_record(&mut answer.body).await
+        } else {
+            self.whole(&mut answer).await.map(|()| RecordKind::Data)
+        };
+        match begun {
+            Ok(RecordKind::Error) => answered(LegFailure::Doubtful, answer, leg),
+            Ok(_) => {
+                let chosen = Some(self.chosen);
+                DecodeEnd::Began(Box::new(Forwarded { chosen, ..Forwarded::of_leg(answer, leg) }))
+            }
+            Err(error) => {
+                tracing::warn!(worker = leg.worker().name(), %error, "the answer of a decode leg broke off");
+                leg.broke();
+                DecodeEnd::Broken { failure: Failure::WorkerDied, by_age: false }
+            }
+        }
+    }
+
+    /// Takes in all of an answer that is no stream, so that it can still be asked for elsewhere if it breaks off.
+    async fn whole(&self, answer: &mut Answer) -> Result<(), BodyError> {
+        let body = std::mem::replace(&mut answer.body, Upstream::ready(Bytes::new()));
+        let content = body.collect(ANSWER_LIMIT).await?;
+        answer.headers.remove(CONTENT_LENGTH);
+        answer.body = Upstream::ready(self.correction.of_answer(content.into()));
+        Ok(())
+    }
+
+    /// Waits for the first record that says how the request goes, and leaves everything that came in the body.
+    async fn first_record(&self, body: &mut Upstream) -> Result<RecordKind, BodyError> {
+        let mut scanner = SseScanner::default();
+        let mut came = Bytes::new();
+        let mut from = 0;
+        let mut kind = None;
+        while kind.is_none() {
+            let Some(chunk) = poll_fn(|cx| body.poll_chunk(cx)).await else { break };
+            let (chunk, before) = (chunk?, came.len());
+            came = joined(&came, &chunk);
+            scanner.feed(&chunk, |record| {
+                let to = before + record.end;
+                if kind.is_none() && record.kind != RecordKind::Comment && !self.is_opening(&came[from..to]) {
+                    kind = Some(record.kind);
+                }
+                from = to;
+            });
+        }
+        body.unread(came);
+        // A stream that ends without a word is the worker's answer all the same.
+        Ok(kind.unwrap_or(RecordKind::Data))
+    }
+
+    fn is_opening(&self, record: &[u8]) -> bool {
+        self.endpoint == Endpoint::Responses && OPENING.iter().any(|line| record.starts_with(line))
+    }
+}
+
+fn answered(failure: LegFailure, answer: Answer, mut leg: Leg) -> DecodeEnd {
+    if failure == LegFailure::Doubtful {
+        // It may have been the prefill worker that died.
+        leg.says_nothing();
+    }
+    DecodeEnd::Answered(failure, Box::new(Forwarded::of_leg(answer, leg)))
+}
+
+fn joined(before: &Bytes, chunk: &Bytes) -> Bytes {
+    if before.is_empty() {
+        return chunk.clone();
+    }
+    let mut all = BytesMut::with_capacity(before.len() + chunk.len());
+    all.extend_from_slice(before);
+    all.extend_from_slice(chunk);
+    all.freeze()
+}

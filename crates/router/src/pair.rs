@@ -1,0 +1,397 @@
+//! A prefill/decode pair: carries out the steps of its plan. What to do next is the plan's to say, how one leg goes is its
+//! own.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_openai::BodyError;
+use forebay_pd::{
+    Bypass, Correction, HandOver, Happened, LegKind, Limits, Order, Pairing, Plan, Recompute, Step,
+};
+use forebay_policy::{Ask, Choice};
+use forebay_workers::{Asker, Pool, Selected, Tried};
+
+use crate::attempt::Attempt;
+use crate::classify::{Asked, PairAsk};
+use crate::clock;
+use crate::course::{Course, Legs};
+use crate::decode::DecodeLeg;
+use crate::failure::Failure;
+use crate::forward::{Forward, exhausted, note};
+use crate::forwarded::{Chosen, Forwarded, Progress};
+use crate::headers::Written;
+use crate::pairs::{PairOutcome, Pairs};
+use crate::prefill::PrefillLeg;
+
+/// A request that may become a pair.
+pub(crate) struct Pair<'a> {
+    pub forward: &'a Forward<'a>,
+    pub pairs: &'a Pairs,
+    /// The decode workers of the model, and its prefill workers.
+    pub decode: &'a Pool,
+    pub prefill: Option<&'a Pool>,
+    pub asked: &'a Asked,
+    pub ask: &'a PairAsk,
+    /// Tokens of the prompt, counted or estimated.
+    pub tokens: u64,
+}
+
+impl<'a> Pair<'a> {
+    /// The answer for the client, however it comes about.
+    pub(crate) async fn answer(&self, mut progress: Progress<'_, '_>) -> Result<Forwarded, Failure> {
+        let settings = &self.pairs.settings;
+        let bypass = Bypass::by_nature(&self.ask.facts, settings.connector)
+            .or_else(|| settings.conditions.by_length(self.tokens));
+        if let Some(why) = bypass {
+            return self.bypass(why, None, &mut progress).await;
+        }
+        if progress.line.is_none() && self.decode.bound().is_some_and(|it| it.is_awaited(self.decode.label()))
+        {
+            return Err(Failure::Overloaded);
+        }
+        let Some(place) =
+            self.choose(LegKind::Decode, self.decode, &Tried::default(), progress.attempts.count)
+        else {
+            let is_full = self.decode.is_full(&Tried::default(), self.forward.now_ms);
+            return Err(if is_full { Failure::Overloaded } else { exhausted(self.decode, 0) });
+        };
+        *progress.line = None;
+        progress.chosen(&place);
+        if let Some(why) = settings.conditions.by_cache(self.uncached(&place.choice)) {
+            return self.bypass(why, Some(place), &mut progress).await;
+        }
+        self.forward.shard.budget.earn(self.decode.epoch());
+        self.run(self.course(place), &mut progress).await
+    }
+
+    /// Tokens that the decode worker would have to compute. A policy that knows no prefixes predicts nothing.
+    fn uncached(&self, choice: &Choice) -> u64 {
+        if choice.key_len > 0 { u64::from(choice.uncached_tokens) } else { self.tokens }
+    }
+
+    async fn bypass(
+        &self,
+        why: Bypass,
+        place: Option<Selected>,
+        progress: &mut Progress<'_, '_>,
+    ) -> Result<Forwarded, Failure> {
+        self.pairs.metrics.bypassed(why);
+        let lent = progress.lend(place.as_ref());
+        self.forward.to_any_of(self.decode, self.asked, place, lent).await
+    }
+
+    fn course(&self, place: Selected) -> Course<'a> {
+        let settings = &self.pairs.settings;
+        let retry = &self.forward.settings.retry;
+        let workers = self.decode.workers().len() + self.prefill.map_or(0, |pool| pool.workers().len());
+        let limits = Limits {
+            repeats: retry.limit().saturating_sub(1),
+            unreachable: if retry.enabled { u32::try_from(workers).unwrap_or(u32::MAX) } else { 0 },
+            lease_ms: u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX),
+            once_only: self.asked.once_only,
+        };
+        Course {
+            plan: Plan::new(settings.connector.order(true), limits),
+            count: self.pairs.metrics.count(),
+            pairs: self.pairs,
+            budget: &self.forward.shard.budget,
+            legs: None,
+            place: Some(place),
+            tried_prefill: Tried::default(),
+            tried_decode: Tried::default(),
+            correction: Correction::default(),
+            prefilled: None,
+            prompt_tokens: None,
+            from_prefill: None,
+            from_decode: None,
+            doubted: None,
+            failure: None,
+        }
+    }
+
+    async fn run(
+        &self,
+        mut course: Course<'a>,
+        progress: &mut Progress<'_, '_>,
+    ) -> Result<Forwarded, Failure> {
+        let mut step = course.plan.first();
+        loop {
+            step = match step {
+                Step::Prefill | Step::Both => match self.begin(&mut course, progress) {
+                    Some((legs, selected)) => self.attempt(&mut course, &legs, selected, step).await?,
+                    None if course.place.is_none() => course.next(Happened::NoDecode),
+                    None => course.next(Happened::NoPrefill),
+                },
+                Step::Decode(hand_over) => self.decode(&mut course, hand_over, progress).await?,
+                last => return self.end(course, last, progress).await,
+            };
+        }
+    }
+
+    /// Begins an attempt: a room of its own, a place on a decode worker if there is none any more, and one on a prefill
+    /// worker of the same version.
+    fn begin(
+        &self,
+        course: &mut Course<'a>,
+        progress: &mut Progress<'_, '_>,
+    ) -> Option<(Arc<Legs>, Selected)> {
+        self.take_place(course, progress);
+        let decoder = course.place.as_ref()?.guard.worker();
+        if !self.pairs.settings.allow_version_skew {
+            course.tried_prefill.only_version_of(decoder);
+        }
+        let selected =
+            self.choose(LegKind::Prefill, self.prefill?, &course.tried_prefill, progress.attempts.count)?;
+        let prefiller = Arc::clone(selected.guard.worker());
+        let connector = self.pairs.settings.connector;
+        let room = self.pairs.room();
+        tracing::debug!(
+            %room,
+            connector = connector.as_str(),
+            prefill = prefiller.name(),
+            decode = decoder.name(),
+            "pair chosen"
+        );
+        let request_id = connector.pairs_by_request_id().then(|| self.forward.shard.fresh_id());
+        let legs = Arc::new(Legs { room, request_id, prefiller });
+        course.legs = Some(Arc::clone(&legs));
+        Some((legs, selected))
+    }
+
+    /// The prefill leg, or both. Whatever comes that does not let the other one go on ends both.
+    async fn attempt(
+        &self,
+        course: &mut Course<'a>,
+        legs: &Legs,
+        selected: Selected,
+        step: Step,
+    ) -> Result<Step, Failure> {
+        let pairing = self.pairing(legs);
+        let body = pairing.prefill(&self.asked.body).map_err(broken)?;
+        let head = self.head(legs, body.len());
+        let leg = self.prefill_leg(&head, body);
+        let connector = self.pairs.settings.connector;
+        let peer = self.pairs.peer(&legs.prefiller);
+        if step == Step::Both && connector.needs_peer() && peer.is_none() {
+            // It is reached through what it answers; later pairs need not wait for that.
+            course.plan.set_order(Order::PrefillFirst);
+        }
+        if step == Step::Prefill || (connector.needs_peer() && peer.is_none()) {
+            let end = leg.run(selected).await;
+            return Ok(self.prefilled(course, |course| course.prefill_ended(end)));
+        }
+        let Some(place) = course.place.take() else { return Ok(course.next(Happened::NoDecode)) };
+        let decode_body = pairing.decode_along(&self.asked.body, peer.as_deref()).map_err(broken)?;
+        let decode_head = self.head(legs, decode_body.len());
+        let decoder = Arc::clone(place.guard.worker());
+        let decode = self.decode_leg(&decode_head, decode_body, place.choice, course.correction);
+        let mut prefill = std::pin::pin!(leg.run(selected));
+        let mut decode = std::pin::pin!(decode.run(place.guard));
+        let (mut prefilling, mut decoding) = (true, true);
+        loop {
+            let step = tokio::select! {
+                biased;
+                end = &mut prefill, if prefilling => {
+                    prefilling = false;
+                    self.prefilled(course, |course| course.prefill_ended(end))
+                }
+                end = &mut decode, if decoding => {
+                    decoding = false;
+                    course.decode_ended(end, &decoder, None)
+                }
+                else => Step::GiveUp,
+            };
+            if step != Step::Wait {
+                return Ok(step);
+            }
+        }
+    }
+
+    /// What the prefill worker counted makes later estimates better.
+    fn prefilled(&self, course: &mut Course<'a>, end: impl FnOnce(&mut Course<'a>) -> Step) -> Step {
+        course.prompt_tokens = None;
+        let step = end(course);
+        if let (Some(tokens), true) = (course.prompt_tokens, self.ask.text_bytes > 0) {
+            for pool in [Some(self.decode), self.prefill].into_iter().flatten() {
+                pool.policy().learn_tokens(u64::from(self.ask.text_bytes), tokens);
+            }
+        }
+        step
+    }
+
+    /// The decode leg after the prefill leg.
+    async fn decode(
+        &self,
+        course: &mut Course<'a>,
+        hand_over: HandOver,
+        progress: &mut Progress<'_, '_>,
+    ) -> Result<Step, Failure> {
+        let Some(legs) = course.legs.clone() else { return Ok(course.next(Happened::NoDecode)) };
+        if !self.pairs.settings.allow_version_skew {
+            course.tried_decode.only_version_of(&legs.prefiller);
+        }
+        self.take_place(course, progress);
+        let Some(place) = course.place.take() else { return Ok(course.next(Happened::NoDecode)) };
+        let body = self.pairing(&legs).decode(&self.asked.body, &hand_over).map_err(broken)?;
+        let head = self.head(&legs, body.len());
+        let decoder = Arc::clone(place.guard.worker());
+        let leg = self.decode_leg(&head, body, place.choice, course.correction);
+        let end = leg.run(place.guard).await;
+        Ok(course.decode_ended(end, &decoder, Some(hand_over)))
+    }
+
+    /// The last step.
+    async fn end(
+        &self,
+        mut course: Course<'a>,
+        last: Step,
+        progress: &mut Progress<'_, '_>,
+    ) -> Result<Forwarded, Failure> {
+        let (outcome, answer) = match last {
+            Step::Plain(why) => return self.plain(course, why, progress).await,
+            Step::GivePrefill => (PairOutcome::Rejected, course.from_prefill.take()),
+            Step::GiveDecode => (PairOutcome::HandedOver, course.from_decode.take()),
+            Step::TimedOut(leg) => {
+                course.count.outcome = PairOutcome::TimedOut;
+                return Err(self.timed_out(&course, leg));
+            }
+            Step::GiveUp | Step::Wait | Step::Prefill | Step::Both | Step::Decode(_) => {
+                (PairOutcome::Failed, course.from_decode.take().or(course.from_prefill.take()))
+            }
+        };
+        course.count.outcome = outcome;
+        if let (PairOutcome::HandedOver, Some(prefilled)) = (outcome, course.prefilled) {
+            self.pairs.metrics.hand_over.observe(prefilled.elapsed().as_secs_f64());
+        }
+        match answer {
+            Some(mut answer) => {
+                answer.correction = (outcome == PairOutcome::HandedOver).then_some(course.correction);
+                Ok(*answer)
+            }
+            None => Err(course.failed(self.decode)),
+        }
+    }
+
+    /// A decode worker computes the prompt by itself.
+    async fn plain(
+        &self,
+        mut course: Course<'a>,
+        why: Recompute,
+        progress: &mut Progress<'_, '_>,
+    ) -> Result<Forwarded, Failure> {
+        if let Some(legs) = &course.legs {
+            tracing::info!(room = %legs.room, why = why.as_str(), "a decode worker computes the prompt itself");
+        }
+        self.pairs.metrics.recomputed(why);
+        course.count.outcome = PairOutcome::Recomputed;
+        let place = course.place.take();
+        drop(course);
+        let lent = progress.lend(place.as_ref());
+        self.forward.to_any_of(self.decode, self.asked, place, lent).await
+    }
+
+    fn timed_out(&self, course: &Course<'_>, leg: LegKind) -> Failure {
+        let settings = &self.pairs.settings;
+        let limit = match leg {
+            LegKind::Prefill => settings.prefill_timeout,
+            LegKind::Decode => settings.first_byte_timeout,
+        };
+        let timeout_secs = limit.unwrap_or_default().as_secs();
+        let room = course.legs.as_ref().map_or(0, |legs| legs.room.number());
+        tracing::warn!(room, leg = leg.as_str(), timeout_secs, "a leg of a pair took too long");
+        Failure::PairTimeout { leg, timeout_secs, room }
+    }
+
+    /// A place on a decode worker that was not tried yet, if there is none already.
+    fn take_place(&self, course: &mut Course<'a>, progress: &mut Progress<'_, '_>) {
+        if course.place.is_some() {
+            return;
+        }
+        course.place =
+            self.choose(LegKind::Decode, self.decode, &course.tried_decode, progress.attempts.count);
+        if let Some(place) = &course.place {
+            progress.chosen(place);
+        }
+    }
+
+    fn choose(&self, leg: LegKind, pool: &Pool, tried: &Tried, attempt: u32) -> Option<Selected> {
+        let question = Ask {
+            prefix: self.asked.prefix.as_ref(),
+            tokens: Some(self.tokens),
+            // The end of a prefill leg is seen, whatever the client asked for.
+            streamed: leg == LegKind::Prefill || self.asked.streamed,
+            hash: self.asked.hash,
+            now_ms: self.forward.now_ms,
+        };
+        let request = if pool.is_noted() { self.forward.head.id() } else { &[] };
+        let selected = pool.select_for(Asker { request, attempt }, &question, tried)?;
+        note(selected.guard.worker(), &selected.choice);
+        Some(selected)
+    }
+
+    fn pairing<'b>(&self, legs: &'b Legs) -> Pairing<'b> {
+        Pairing {
+            connector: self.pairs.settings.connector,
+            // A request without one is no pair.
+            endpoint: self.ask.facts.endpoint.unwrap_or(forebay_pd::Endpoint::Completions),
+            room: legs.room,
+            bootstrap: self.pairs.bootstrap(&legs.prefiller),
+            batch: self.ask.batch,
+            request_id: legs.request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default(),
+        }
+    }
+
+    fn head<'b>(&'b self, legs: &'b Legs, length: usize) -> Written<'b> {
+        let client = self.forward.head;
+        Written {
+            parts: client.parts,
+            made_id: legs.request_id.as_ref().or(client.made_id),
+            replaces_id: client.replaces_id || legs.request_id.is_some(),
+            length: Some(length),
+            authorization: client.authorization,
+        }
+    }
+
+    fn prefill_leg<'b>(&'b self, head: &'b Written<'b>, body: Bytes) -> PrefillLeg<'b> {
+        PrefillLeg {
+            attempt: self.attempt_with(head),
+            connector: self.pairs.settings.connector,
+            limit: self.pairs.settings.prefill_timeout,
+            body,
+            chosen_ms: clock::now_ms(),
+        }
+    }
+
+    fn decode_leg<'b>(
+        &'b self,
+        head: &'b Written<'b>,
+        body: Bytes,
+        choice: Choice,
+        correction: Correction,
+    ) -> DecodeLeg<'b> {
+        DecodeLeg {
+            attempt: self.attempt_with(head),
+            endpoint: self.ask.facts.endpoint.unwrap_or(forebay_pd::Endpoint::Completions),
+            limit: self.pairs.settings.first_byte_timeout,
+            asked: Asked { body, once_only: self.asked.once_only, ..Asked::default() },
+            chosen_ms: self.forward.now_ms,
+            correction,
+            // What was cached is the prefill worker's to say: nothing is learnt from this answer.
+            chosen: Chosen {
+                choice: Choice { key_len: 0, ..choice },
+                policy: Arc::clone(self.decode.policy()),
+                text_bytes: 0,
+            },
+        }
+    }
+
+    fn attempt_with<'b>(&'b self, head: &'b Written<'b>) -> Attempt<'b> {
+        let Forward { shard, settings, metrics, .. } = *self.forward;
+        Attempt { shard, settings, metrics, head }
+    }
+}
+
+/// A body that was read before can be walked, so that this does not happen.
+fn broken(error: BodyError) -> Failure {
+    Failure::BodyBroken(error.to_string())
+}

@@ -1,0 +1,137 @@
+//! The flags of prefill/decode pairs in, settings out: which worker has which role, and how pairs are made.
+
+use forebay_pd::Conditions;
+use forebay_policy::{LoadKind, PolicySettings};
+use forebay_router::PairSettings;
+use forebay_workers::{Role, WorkerUrl};
+
+use crate::given::{Given, Rejected};
+use crate::rules::{BOOL, CONNECTOR, INJECT, LEASE, LIMIT, POLICY, PORT_OR_NONE, TOKENS, WORKER_URL};
+use crate::settings::RoleSettings;
+
+/// What was said of pairs.
+pub(crate) struct Said {
+    /// Whether there are any.
+    pub enabled: Option<Given>,
+    /// Prefill workers, each with its port behind it if it was given.
+    pub prefill: Option<Vec<Given>>,
+    pub decode: Option<Vec<Given>>,
+    /// Policies of both.
+    pub policies: [Option<Given>; 2],
+    /// Connector, injection, version skew.
+    pub ways: [Option<Given>; 3],
+    /// Thresholds in tokens.
+    pub thresholds: [Option<Given>; 2],
+    /// Lease, limit of the prefill leg, limit of the decode leg's first byte.
+    pub times: [Option<Given>; 3],
+}
+
+/// Roles, pairs and the decode workers' policy. `None` if there are no pairs.
+///
+/// # Errors
+/// A value that cannot be used, or workers that do not fit.
+pub(crate) fn read(
+    said: Said,
+    others: &[WorkerUrl],
+    policy: &PolicySettings,
+) -> Result<Option<(RoleSettings, PairSettings, PolicySettings)>, Rejected> {
+    let Said { enabled, prefill, decode, policies: [of_prefill, of_decode], ways, thresholds, times } = said;
+    let pairs = pairs(ways, thresholds, times)?;
+    let kind = |key, given| POLICY.read(key, given, policy.kind);
+    let of_prefill = PolicySettings {
+        kind: kind("prefill-policy", of_prefill)?,
+        load: LoadKind::Tokens,
+        ..policy.clone()
+    };
+    let of_decode = PolicySettings { kind: kind("decode-policy", of_decode)?, ..policy.clone() };
+    let first = [("prefill", &prefill), ("decode", &decode)]
+        .into_iter()
+        .find_map(|(key, urls)| Some((key, urls.as_ref()?.first()?.clone())));
+    let is_complete =
+        [&prefill, &decode].iter().all(|urls| urls.as_ref().is_some_and(|urls| !urls.is_empty()));
+    let mut workers = Vec::new();
+    prefillers(prefill.unwrap_or_default(), &mut workers)?;
+    for one in decode.unwrap_or_default() {
+        let url = WORKER_URL.of("decode", &one)?;
+        add(&mut workers, "decode", &one, (url, Role::Decode))?;
+    }
+    let wanted = enabled.as_ref().map_or(Ok(false), |given| BOOL.of("vllm-pd-disaggregation", given))?;
+    match (wanted, &enabled, first) {
+        (true, Some(given), _) if !is_complete || !others.is_empty() => {
+            let problem = "needs at least one --prefill and one --decode, and no --worker-urls";
+            return Err(given.reject("vllm-pd-disaggregation", problem.to_owned()));
+        }
+        (false, _, Some((key, one))) => {
+            return Err(one.reject(key, "needs --vllm-pd-disaggregation".to_owned()));
+        }
+        (false, _, None) => return Ok(None),
+        (true, _, _) => {}
+    }
+    let roles = RoleSettings { workers, prefill_policy: of_prefill };
+    Ok(Some((roles, pairs, of_decode)))
+}
+
+/// URLs, each perhaps followed by its port.
+fn prefillers(given: Vec<Given>, workers: &mut Vec<(WorkerUrl, Role)>) -> Result<(), Rejected> {
+    let mut has_port = true;
+    for one in given {
+        match workers.last_mut() {
+            Some((_, Role::Prefill { bootstrap_port })) if !has_port && !one.text().contains(':') => {
+                *bootstrap_port = PORT_OR_NONE.of("prefill", &one)?;
+                has_port = true;
+            }
+            _ => {
+                let url = WORKER_URL.of("prefill", &one)?;
+                add(workers, "prefill", &one, (url, Role::Prefill { bootstrap_port: None }))?;
+                has_port = false;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add(
+    workers: &mut Vec<(WorkerUrl, Role)>,
+    key: &'static str,
+    given: &Given,
+    worker: (WorkerUrl, Role),
+) -> Result<(), Rejected> {
+    if workers.iter().any(|(known, _)| *known == worker.0) {
+        let problem = format!("{} is given twice; each worker is given once, in one role", worker.0);
+        return Err(given.reject(key, problem));
+    }
+    workers.push(worker);
+    Ok(())
+}
+
+fn pairs(
+    [connector, inject, skew]: [Option<Given>; 3],
+    [threshold, uncached]: [Option<Given>; 2],
+    [lease, prefill, first_byte]: [Option<Given>; 3],
+) -> Result<PairSettings, Rejected> {
+    let or = PairSettings::default();
+    Ok(PairSettings {
+        connector: CONNECTOR.read("kv-connector", connector, or.connector)?,
+        bootstrap: INJECT.read("pd-inject-bootstrap", inject, or.bootstrap)?,
+        allow_version_skew: BOOL.read("pd-allow-version-skew", skew, or.allow_version_skew)?,
+        conditions: Conditions {
+            threshold_tokens: TOKENS.read(
+                "pd-threshold-tokens",
+                threshold,
+                or.conditions.threshold_tokens,
+            )?,
+            uncached_threshold_tokens: TOKENS.read(
+                "pd-uncached-threshold-tokens",
+                uncached,
+                or.conditions.uncached_threshold_tokens,
+            )?,
+        },
+        lease: LEASE.read("pd-kv-lease-secs", lease, or.lease)?,
+        prefill_timeout: LIMIT.read("pd-prefill-timeout-secs", prefill, or.prefill_timeout)?,
+        first_byte_timeout: LIMIT.read(
+            "pd-decode-first-byte-timeout-secs",
+            first_byte,
+            or.first_byte_timeout,
+        )?,
+    })
+}

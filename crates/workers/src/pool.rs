@@ -1,0 +1,269 @@
+//! The workers of one model, and a choice among them with its load. Knows no other pool.
+
+use crate::by::By;
+use crate::frozen::Frozen;
+use crate::guard::Guard;
+use crate::ledger::Ledger;
+use crate::note::{Asked, Asker, Note};
+use crate::places::Places;
+use crate::tried::Tried;
+use crate::worker::Worker;
+use forebay_policy::{Ask, Choice, Fleet, Policy, PrefixKey, Slot};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The workers of one model, with the policy that chooses among them.
+pub struct Pool {
+    pub(crate) model: Arc<str>,
+    pub(crate) label: u32,
+    pub(crate) generation: u64,
+    pub(crate) epoch: u64,
+    pub(crate) by: By,
+    pub(crate) candidates: Box<[Candidate]>,
+    /// Number of each candidate by slot, as [`places_of`] gives it.
+    pub(crate) places: Box<[u32]>,
+    pub(crate) policy: Arc<Policy>,
+    /// The policy's number in the record.
+    pub(crate) number: u32,
+    /// Where choices are noted, if they are.
+    pub(crate) ledger: Option<Arc<Ledger>>,
+    /// How many legs a worker may have, if there is a bound.
+    pub(crate) bound: Option<Arc<Places>>,
+}
+
+/// Stands for no candidate.
+const NOBODY: u32 = u32::MAX;
+
+/// A worker as a member of a pool.
+pub(crate) struct Candidate {
+    pub(crate) worker: Arc<Worker>,
+    /// Times it was chosen in this epoch, over all pools.
+    pub(crate) served: Arc<AtomicU64>,
+}
+
+/// The number of each candidate by slot; [`NOBODY`] for slots of no candidate. Candidates are in slot order.
+pub(crate) fn places_of(candidates: &[Candidate]) -> Box<[u32]> {
+    let slots = candidates.last().map_or(0, |last| last.worker.slot().0 as usize + 1);
+    let mut places = vec![NOBODY; slots].into_boxed_slice();
+    for (place, candidate) in (0..).zip(candidates) {
+        places[candidate.worker.slot().0 as usize] = place;
+    }
+    places
+}
+
+/// A choice with the load it put on the worker.
+pub struct Selected {
+    /// The load of the leg to come.
+    pub guard: Guard,
+    /// What was chosen, and why.
+    pub choice: Choice,
+    /// Number of its note, if choices are noted.
+    pub noted: Option<u64>,
+}
+
+impl Pool {
+    /// The served name, empty for the pools that no single name has.
+    pub fn model(&self) -> &Arc<str> {
+        &self.model
+    }
+
+    /// Small number of the name, never reused for another: the key of cached metric handles.
+    pub fn label(&self) -> u32 {
+        self.label
+    }
+
+    /// The trial that it belongs to.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The members, in slot order.
+    pub fn workers(&self) -> impl ExactSizeIterator<Item = &Arc<Worker>> {
+        self.candidates.iter().map(|candidate| &candidate.worker)
+    }
+
+    /// Whether choices are noted.
+    pub fn is_noted(&self) -> bool {
+        self.ledger.is_some()
+    }
+
+    /// The policy that chooses here.
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// The bound on the legs of a worker, and who waits, if there is one.
+    pub fn bound(&self) -> Option<&Arc<Places>> {
+        self.bound.as_ref()
+    }
+
+    /// Whether a worker that was not tried could be chosen if it had a place.
+    pub fn is_full(&self, tried: &Tried, now_ms: u64) -> bool {
+        let fits = |worker: &Worker| tried.allows(worker) && worker.admits(now_ms);
+        self.bound.as_ref().is_some_and(|places| {
+            self.workers().any(|worker| worker.in_flight() >= places.most() && fits(worker))
+        })
+    }
+
+    /// Whether a request for this data-parallel rank can go to a member: one that has it, or whose ranks are its own
+    /// business.
+    pub fn has_rank(&self, rank: u32) -> bool {
+        self.workers().any(|worker| worker.dp_rank().is_none_or(|own| own == rank))
+    }
+
+    /// Times the worker was chosen in this epoch.
+    pub fn served(&self, slot: Slot) -> u64 {
+        let place = self.places.get(slot.0 as usize).and_then(|&place| self.candidates.get(place as usize));
+        place.map_or(0, |candidate| candidate.served.load(Ordering::Relaxed))
+    }
+
+    /// Chooses a worker that was not tried yet and puts the load on it, in one step.
+    pub fn select(&self, ask: &Ask<'_>, tried: &Tried) -> Option<Selected> {
+        self.select_for(Asker::default(), ask, tried)
+    }
+
+    /// The same, for a request that the record of decisions names.
+    pub fn select_for(&self, asker: Asker<'_>, ask: &Ask<'_>, tried: &Tried) -> Option<Selected> {
+        let most = self.bound.as_ref().map_or(u32::MAX, |places| places.most());
+        let view = View { pool: self, tried, now_ms: ask.now_ms, most, only: None, takes_paused: false };
+        self.select_from(ask, &view, asker)
+            .or_else(|| {
+                // Every breaker is open: the least bad worker is asked now and then, so that this ends with its cause.
+                let only = Some(self.least_bad(tried, ask.now_ms)?);
+                self.select_from(ask, &View { only, ..view }, asker)
+            })
+            .or_else(|| {
+                // Whoever is left asked to be left alone: what it says to that is the client's to know.
+                let is_left = self.workers().any(|worker| worker.is_only_paused() && tried.allows(worker));
+                is_left.then(|| self.select_from(ask, &View { takes_paused: true, ..view }, asker)).flatten()
+            })
+    }
+
+    fn select_from(&self, ask: &Ask<'_>, view: &View<'_>, asker: Asker<'_>) -> Option<Selected> {
+        if let Some(ledger) = &self.ledger {
+            return self.select_noted(ask, view, asker, ledger);
+        }
+        let (choice, guard) = self.policy.select(ask, view, |choice| self.take(ask, choice))?;
+        Some(Selected { guard, choice, noted: None })
+    }
+
+    /// The same, noted in the order of the choices. The policy sees loads that stand still meanwhile: those of the note.
+    fn select_noted(
+        &self,
+        ask: &Ask<'_>,
+        view: &View<'_>,
+        asker: Asker<'_>,
+        ledger: &Ledger,
+    ) -> Option<Selected> {
+        let blocks = ask.prefix.map_or(&[][..], PrefixKey::blocks).into();
+        let frozen = Frozen::new(view);
+        self.policy.decide(ask, &frozen, |decision| {
+            let noted = ledger.note(Note::Asked(Box::new(Asked {
+                policy: self.number,
+                epoch: self.epoch,
+                generation: self.generation,
+                request: asker.request.into(),
+                attempt: asker.attempt,
+                now_ms: ask.now_ms,
+                streamed: ask.streamed,
+                blocks,
+                key_bytes: ask.prefix.map_or(0, PrefixKey::len_bytes),
+                hash: ask.hash,
+                counted: ask.tokens,
+                tokens: decision.tokens,
+                candidates: frozen.seen(),
+                choice: decision.choice,
+            })));
+            let choice = decision.choice?;
+            Some(Selected { guard: self.take(ask, &choice), choice, noted: Some(noted) })
+        })
+    }
+
+    /// Puts the load of a choice on its worker.
+    fn take(&self, ask: &Ask<'_>, choice: &Choice) -> Guard {
+        let candidate = &self.candidates[choice.index];
+        candidate.served.fetch_add(1, Ordering::Relaxed);
+        candidate.worker.decided(choice.reason);
+        candidate.worker.predictions().chosen(choice);
+        let worker = Arc::clone(&candidate.worker);
+        Guard::of_choice(worker, choice, ask.streamed, ask.now_ms).heard_in(self.epoch, ask.now_ms)
+    }
+
+    /// Of those that only their breakers keep out, the one whose breaker opened first.
+    fn least_bad(&self, tried: &Tried, now_ms: u64) -> Option<usize> {
+        let candidates = self.candidates.iter().enumerate();
+        let open = candidates.filter(|(_, candidate)| tried.allows(&candidate.worker));
+        let open = open.filter_map(|(i, candidate)| Some((candidate.worker.last_resort(now_ms)?, i)));
+        open.min().map(|(_, i)| i)
+    }
+}
+
+/// What the policy sees: the pool less the workers that this request has tried.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    pool: &'a Pool,
+    tried: &'a Tried,
+    now_ms: u64,
+    /// Most legs of a worker.
+    most: u32,
+    /// Nobody but this one, whatever its breaker says.
+    only: Option<usize>,
+    /// Also those that asked to be left alone.
+    takes_paused: bool,
+}
+
+impl Fleet for View<'_> {
+    fn len(&self) -> usize {
+        self.pool.candidates.len()
+    }
+
+    fn slot(&self, i: usize) -> Slot {
+        self.pool.candidates[i].worker.slot()
+    }
+
+    fn name(&self, i: usize) -> &str {
+        self.pool.candidates[i].worker.name()
+    }
+
+    fn eligible(&self, i: usize) -> bool {
+        let worker = &self.pool.candidates[i].worker;
+        self.only.map_or_else(
+            || worker.admits(self.now_ms) || (self.takes_paused && worker.is_only_paused()),
+            |only| only == i,
+        ) && self.tried.allows(worker)
+            && (self.most == u32::MAX || worker.in_flight() < self.most)
+    }
+
+    fn find(&self, slot: Slot) -> Option<usize> {
+        let place = self.pool.places.get(slot.0 as usize)?;
+        (*place != NOBODY).then_some(*place as usize)
+    }
+
+    fn rank(&self, i: usize) -> u32 {
+        self.pool.candidates[i].worker.dp_rank().unwrap_or(0)
+    }
+
+    fn in_flight(&self, i: usize) -> u32 {
+        let worker = &self.pool.candidates[i].worker;
+        match self.pool.by {
+            By::Rank => worker.in_flight(),
+            By::Url => worker.in_flight_at_host(),
+        }
+    }
+
+    fn pending_tokens(&self, i: usize) -> u64 {
+        self.pool.candidates[i].worker.pending_tokens(self.now_ms)
+    }
+
+    fn cache_tokens(&self, i: usize) -> u64 {
+        self.pool.candidates[i].worker.cache_tokens()
+    }
+
+    fn served(&self, i: usize) -> u64 {
+        self.pool.candidates[i].served.load(Ordering::Relaxed)
+    }
+
+    fn generation(&self) -> u64 {
+        self.pool.generation
+    }
+}

@@ -1,0 +1,14 @@
+//! Prefill/decode pairs over real sockets, against workers that check hand-overs as strictly as engines.
+
+#[cfg(test)]
+mod chaos;
+#[cfg(test)]
+mod conditions;
+#[cfg(test)]
+mod failures;
+#[cfg(test)]
+mod flows;
+#[cfg(test)]
+mod internals;
+#[cfg(test)]
+mod setting;

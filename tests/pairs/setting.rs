@@ -1,0 +1,133 @@
+//! Prefill and decode workers with the application in front of them.
+
+use std::time::Duration;
+
+use forebay::settings::{RoleSettings, Settings};
+use forebay_pd::Connector;
+use forebay_policy::{LoadKind, PolicyKind, PolicySettings};
+use forebay_router::PairSettings;
+use forebay_sim::{Exchange, Handing, PairOptions, PairRole, Worker, WorkerOptions};
+use forebay_tests::{Site, site};
+use forebay_workers::Role;
+
+/// The site; its workers are the prefill workers, then the decode workers.
+pub(crate) struct Setting {
+    pub(crate) site: Site,
+    pub(crate) exchange: Exchange,
+    pub(crate) prefills: usize,
+}
+
+/// How many of each, and how they hand over.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) prefills: usize,
+    pub(crate) decodes: usize,
+    pub(crate) connector: Connector,
+}
+
+pub(crate) const ONE_EACH: Shape = Shape { prefills: 1, decodes: 1, connector: Connector::Nixl };
+
+impl Shape {
+    pub(crate) fn by(self, connector: Connector) -> Self {
+        Self { connector, ..self }
+    }
+
+    /// Options of a worker in this role.
+    pub(crate) fn options(self, role: PairRole, exchange: &Exchange) -> WorkerOptions {
+        let handing = match self.connector {
+            Connector::Nixl => Handing::Pull,
+            Connector::NixlPush => Handing::Push,
+            Connector::Bootstrap => Handing::Room,
+        };
+        let lease = Duration::from_secs(30);
+        let pair = Some(PairOptions { role, handing, lease, exchange: exchange.clone() });
+        WorkerOptions { pair, ..WorkerOptions::recording() }
+    }
+
+    pub(crate) async fn start(self) -> Setting {
+        self.start_with(|_| (), |_| ()).await
+    }
+
+    /// With other options of workers and other settings.
+    pub(crate) async fn start_with(
+        self,
+        options: impl Fn(&mut WorkerOptions),
+        change: impl FnOnce(&mut Settings),
+    ) -> Setting {
+        let exchange = Exchange::default();
+        let roles = [(PairRole::Prefill, self.prefills), (PairRole::Decode, self.decodes)];
+        let workers = roles.into_iter().flat_map(|(role, count)| std::iter::repeat_n(role, count));
+        let workers: Vec<Worker> = workers
+            .map(|role| {
+                let mut made = self.options(role, &exchange);
+                options(&mut made);
+                site::worker(made)
+            })
+            .collect();
+        let role = |i| match i < self.prefills {
+            true => {
+                Role::Prefill { bootstrap_port: (self.connector == Connector::Bootstrap).then_some(8998) }
+            }
+            false => Role::Decode,
+        };
+        let roster = workers.iter().enumerate().map(|(i, worker)| (worker.url().parse().unwrap(), role(i)));
+        let policy = PolicySettings {
+            kind: PolicyKind::LeastLoaded,
+            load: LoadKind::Tokens,
+            ..PolicySettings::default()
+        };
+        let mut settings = site::settings(PolicyKind::LeastLoaded, &[]);
+        settings.roles = Some(RoleSettings { workers: roster.collect(), prefill_policy: policy });
+        settings.router.pairs = Some(PairSettings { connector: self.connector, ..PairSettings::default() });
+        change(&mut settings);
+        Setting {
+            site: Site { app: site::start(&settings).await, workers },
+            exchange,
+            prefills: self.prefills,
+        }
+    }
+}
+
+impl Setting {
+    pub(crate) fn prefill(&self, i: usize) -> &Worker {
+        &self.site.workers[i]
+    }
+
+    pub(crate) fn decode(&self, i: usize) -> &Worker {
+        &self.site.workers[self.prefills + i]
+    }
+
+    pub(crate) fn no_violation(&self) {
+        assert_eq!(self.exchange.violations(), std::collections::BTreeMap::new());
+    }
+
+    pub(crate) async fn pairs(&self, outcome: &str) -> u64 {
+        self.site.metric("forebay_pd_pairs_total", &[&format!("outcome=\"{outcome}\"")]).await
+    }
+
+    pub(crate) async fn recomputes(&self, reason: &str) -> u64 {
+        self.site.metric("forebay_pd_recomputes_total", &[&format!("reason=\"{reason}\"")]).await
+    }
+}
+
+/// A prompt of about so many tokens.
+pub(crate) fn completion(text: &str, max_tokens: u32, stream: bool) -> String {
+    format!(r#"{{"model":"tiny","prompt":"{text}","max_tokens":{max_tokens},"stream":{stream}}}"#)
+}
+
+/// The text of an answer to a completion, whole or streamed.
+pub(crate) fn text(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body).into_owned();
+    let of = |json: &str| -> String {
+        let value: serde_json::Value = serde_json::from_str(json).unwrap();
+        value["choices"][0]["text"].as_str().unwrap_or_default().to_owned()
+    };
+    if text.starts_with('{') {
+        return of(&text);
+    }
+    text.lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .filter(|json| *json != "[DONE]")
+        .map(of)
+        .collect()
+}
