@@ -62,29 +62,30 @@ pub(crate) async fn give(seed: u64, mut router: Router, samples: &[Sample], tall
 }
 
 struct Memory {
-    /// Mean of the second quarter, and of the last one, in MiB.
+    /// Median of the second quarter, and of the last one, in MiB.
     before: f64,
     after: f64,
-    /// Slope of the straight line through the last three quarters, in MiB an hour.
+    /// What that is in MiB an hour.
     per_hour: f64,
     flat: bool,
 }
 
-/// Memory over time. The first quarter is not looked at: caches fill up to their bounds.
+/// Memory over time. The first quarter is not looked at: caches fill up to their bounds. Medians, since a sample taken right
+/// after a crowd holds what the crowd's connections took.
 fn memory(samples: &[Sample]) -> Option<Memory> {
     if samples.len() < ENOUGH {
         return None;
     }
     let quarter = samples.len() / 4;
-    let mean = |of: &[Sample]| of.iter().map(|s| s.resident as f64).sum::<f64>() / of.len() as f64;
-    let (before, after) = (mean(&samples[quarter..2 * quarter]), mean(&samples[3 * quarter..]));
-    let late = &samples[quarter..];
-    let (at, resident) = (late.iter().map(|s| s.at).sum::<f64>() / late.len() as f64, mean(late));
-    let (mut above, mut below) = (0.0, 0.0);
-    for sample in late {
-        above += (sample.at - at) * (sample.resident as f64 - resident);
-        below += (sample.at - at).powi(2);
-    }
+    let (early, late) = (&samples[quarter..2 * quarter], &samples[3 * quarter..]);
+    let (before, after) = (median(early, |s| s.resident as f64), median(late, |s| s.resident as f64));
+    let hours = (median(late, |s| s.at) - median(early, |s| s.at)) / 3600.0;
     let flat = after - before <= (before * GROWTH.0).max(GROWTH.1);
-    Some(Memory { before: before / MIB, after: after / MIB, per_hour: above / below * 3600.0 / MIB, flat })
+    Some(Memory { before: before / MIB, after: after / MIB, per_hour: (after - before) / hours / MIB, flat })
+}
+
+fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+    let mut all: Vec<f64> = samples.iter().map(of).collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
 }
