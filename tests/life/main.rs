@@ -16,6 +16,8 @@ mod limits;
 #[cfg(test)]
 mod orders;
 #[cfg(test)]
+mod rests;
+#[cfg(test)]
 mod retries;
 #[cfg(test)]
 mod streams;

@@ -87,7 +87,7 @@ async fn serve(mut stream: TcpStream, bytes: Arc<[u8]>, then: Then, seen: Arc<Se
     while let Some(path) = read_request(&mut stream, &mut pending).await {
         let probe = match path.as_str() {
             "/health" => Some("200 OK"),
-            "/v1/models" | "/version" | "/metrics" => Some("404 Not Found"),
+            "/v1/models" | "/version" | "/metrics" | "/is_sleeping" | "/is_paused" => Some("404 Not Found"),
             _ => None,
         };
         if let Some(status) = probe {

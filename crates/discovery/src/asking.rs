@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_workers::blame::is_own_fault;
-use forebay_workers::{Models, ServedModel, WorkerUrl};
+use forebay_workers::{Models, Rest, ServedModel, WorkerUrl};
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
@@ -26,6 +26,17 @@ pub struct Asker {
     client: Client<HttpConnector, Empty<Bytes>>,
     timeout: Duration,
     authorization: Option<String>,
+}
+
+/// What a worker says of its rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resting {
+    /// Whether it rests.
+    Says(bool),
+    /// It knows no such question.
+    Nothing,
+    /// Nothing came in time, so that nothing new is known.
+    NoAnswer,
 }
 
 /// Why there was no answer.
@@ -55,6 +66,25 @@ impl Asker {
             Ok((status, _)) => Some(status.is_success()),
             Err(AskError::Failed(error)) if is_own_fault(&*error) => None,
             Err(AskError::Failed(_) | AskError::Timeout) => Some(false),
+        }
+    }
+
+    /// Whether the worker rests; `Resting::Nothing` if it does not say, as vLLM outside of its development mode, where
+    /// nobody can make it rest either.
+    pub async fn rests(&self, url: &WorkerUrl, rest: Rest) -> Resting {
+        #[derive(Deserialize)]
+        struct Answer {
+            #[serde(alias = "is_sleeping", alias = "is_paused")]
+            rests: bool,
+        }
+        let path = match rest {
+            Rest::Asleep => "/is_sleeping",
+            Rest::Stopped => "/is_paused",
+        };
+        let Ok((status, body)) = self.get(url, path).await else { return Resting::NoAnswer };
+        match serde_json::from_slice::<Answer>(&body) {
+            Ok(Answer { rests }) if status.is_success() => Resting::Says(rests),
+            _ => Resting::Nothing,
         }
     }
 

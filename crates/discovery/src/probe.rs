@@ -3,18 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_workers::{Blocker, Host, Models, Ranks, Reader, WorkerUrl, Writer};
+use forebay_workers::{Blocker, Host, Models, Ranks, Reader, Rest, WorkerUrl, Writer};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::asking::Asker;
+use crate::asking::{Asker, Resting};
 use crate::settings::{ProbeSettings, RankCount};
 
-/// Between two probes as long as no worker is ready: the first one is to be found at once, and a refused connection
+/// Between two probes as long as no worker is well: the first one is to be found at once, and a refused connection
 /// costs next to nothing.
 const NOBODY_READY: Duration = Duration::from_millis(10);
+
+/// What a probe task knows of its worker.
+#[derive(Default)]
+struct Known {
+    /// When it last said what it serves.
+    described: Option<Instant>,
+    /// Whether it answers when it is asked whether it sleeps, and whether it is stopped.
+    tells_sleep: bool,
+    tells_stop: bool,
+}
 
 /// What a probe task works with.
 #[derive(Clone)]
@@ -47,10 +57,10 @@ impl Probe {
     pub async fn run(self, host: Arc<Host>) {
         let timeout = Duration::from_secs(self.settings.health.timeout_secs);
         let asker = Asker::new(timeout, self.settings.api_key.as_deref());
-        let mut described: Option<Instant> = None;
+        let mut known = Known::default();
         loop {
             let started = Instant::now();
-            let round = self.round(&asker, &host, &mut described);
+            let round = self.round(&asker, &host, &mut known);
             let stopped = tokio::select! {
                 () = round => false,
                 () = self.stop.cancelled() => true,
@@ -67,19 +77,26 @@ impl Probe {
     }
 
     /// One probe, and a read of the models when it is due. The models come first: a worker that just came up
-    /// must not be chosen before it is known what it serves.
-    async fn round(&self, asker: &Asker, host: &Arc<Host>, described: &mut Option<Instant>) {
-        let Some(good) = asker.is_well(host.url(), &self.settings.health.endpoint).await else {
+    /// must not be chosen before it is known what it serves, and whether it takes requests at all: one that rests
+    /// calls itself healthy.
+    async fn round(&self, asker: &Asker, host: &Arc<Host>, known: &mut Known) {
+        let was_up = host.is_well();
+        let due = known.described.is_none_or(|at| at.elapsed() >= self.settings.model_refresh);
+        let asks_all = due || !was_up;
+        let (good, ..) = tokio::join!(
+            asker.is_well(host.url(), &self.settings.health.endpoint),
+            self.ask_rest(asker, host, (Rest::Asleep, asks_all), &mut known.tells_sleep),
+            self.ask_rest(asker, host, (Rest::Stopped, asks_all), &mut known.tells_stop),
+        );
+        let Some(good) = good else {
             return warn!(worker = host.url().as_str(), "cannot probe: this process is out of resources");
         };
-        let was_up = host.is_well();
-        let due = described.is_none_or(|at| at.elapsed() >= self.settings.model_refresh);
         if good && self.settings.ranks != RankCount::default() {
-            self.count_ranks(asker, host, described.is_none()).await;
+            self.count_ranks(asker, host, known.described.is_none()).await;
         }
-        if good && (due || !was_up || host.take_models_stale()) {
+        if good && (asks_all || host.take_models_stale()) {
             self.describe(asker, host).await;
-            *described = Some(Instant::now());
+            known.described = Some(Instant::now());
         }
         let up = self.writer.probed(host, good);
         match (was_up, up) {
@@ -106,6 +123,30 @@ impl Probe {
         }
         self.writer.ranks(host, Some(ranks).filter(|_| found > 1));
         info!(worker = host.url().as_str(), known, found, "number of data-parallel ranks learnt");
+    }
+
+    /// Asks whether it rests: each time if it is one that tells, else when all is asked. One that does not tell is taken
+    /// to be awake, lest nobody ever finds out that it is.
+    async fn ask_rest(
+        &self,
+        asker: &Asker,
+        host: &Arc<Host>,
+        (rest, asks_all): (Rest, bool),
+        tells: &mut bool,
+    ) {
+        if !*tells && !asks_all && !host.blocked_by(rest.into()) {
+            return;
+        }
+        let told = asker.rests(host.url(), rest).await;
+        let rests = match told {
+            Resting::NoAnswer => return,
+            Resting::Says(rests) => rests,
+            Resting::Nothing => false,
+        };
+        *tells = told != Resting::Nothing;
+        if self.writer.rests(host, rest, rests) {
+            info!(worker = host.url().as_str(), ?rest, rests, "worker rests or takes requests again");
+        }
     }
 
     async fn describe(&self, asker: &Asker, host: &Arc<Host>) {
@@ -136,7 +177,7 @@ impl Probe {
         if host.never_well() {
             every = every.min(self.settings.startup_interval);
         }
-        if !self.reader.world().ready() {
+        if self.reader.world().workers().iter().all(|worker| !worker.is_well()) {
             return every.min(NOBODY_READY);
         }
         let tenths = host.number().wrapping_mul(7) % 21;

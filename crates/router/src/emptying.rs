@@ -122,7 +122,7 @@ impl Emptying {
             parts,
             made_id: Some(self.shard.fresh_id()),
             body: Bytes::new(),
-            action: Action { admin: true, empties_cache: true, changes_models: false, addressed: false },
+            action: Action::EMPTIES,
         }
     }
 }

@@ -128,6 +128,13 @@ impl Order {
         if self.action.changes_models {
             worker.host().may_serve_others();
         }
+        if let Some((rest, rests)) = self.action.rest {
+            // Told to wake up in parts, it says itself when the last one is awake.
+            if rests || self.parts.uri.query().is_none_or(|query| !query.contains("tags=")) {
+                self.router.writer.rests(worker.host(), rest, rests);
+            }
+            worker.host().look_now();
+        }
     }
 }
 

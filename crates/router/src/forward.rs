@@ -373,6 +373,6 @@ pub(crate) fn exhausted(pool: &Pool, retries: u64) -> Failure {
         retries,
         pool_size: pool.workers().len() as u64,
         open_circuits: count(&|worker| worker.blocked_by(Blocker::Open)),
-        unhealthy: count(&|worker| !worker.is_well()),
+        unhealthy: count(&|worker| !worker.is_awake()),
     }
 }

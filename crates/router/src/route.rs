@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use forebay_openai::{BodyShape, Dialect};
-use forebay_workers::By;
+use forebay_workers::{By, Rest};
 use http::Method;
 use percent_encoding::percent_decode_str;
 
@@ -51,6 +51,13 @@ pub struct Action {
     pub changes_models: bool,
     /// Meant for one worker, which must be named.
     pub addressed: bool,
+    /// A success makes it rest, or ends its rest.
+    pub rest: Option<(Rest, bool)>,
+}
+
+impl Action {
+    /// What leaves a worker without the prefixes it held.
+    pub(crate) const EMPTIES: Self = EMPTIES;
 }
 
 /// Pages of the router's own.
@@ -88,10 +95,15 @@ pub struct Route {
     pub id: u16,
 }
 
-const READ: Action = Action { admin: true, empties_cache: false, changes_models: false, addressed: false };
+const READ: Action =
+    Action { admin: true, empties_cache: false, changes_models: false, addressed: false, rest: None };
 const OPEN: Action = Action { admin: false, ..READ };
 const EMPTIES: Action = Action { empties_cache: true, ..READ };
 const MODELS: Action = Action { changes_models: true, ..EMPTIES };
+const SLEEP: Action = Action { rest: Some((Rest::Asleep, true)), ..EMPTIES };
+const WAKE: Action = Action { rest: Some((Rest::Asleep, false)), ..READ };
+const STOP: Action = Action { rest: Some((Rest::Stopped, true)), ..EMPTIES };
+const RESUME: Action = Action { rest: Some((Rest::Stopped, false)), ..READ };
 const ONE: Action = Action { addressed: true, ..READ };
 
 const GET: &str = "GET, HEAD";
@@ -134,11 +146,11 @@ const TABLE: &[(&str, &str, Class)] = &[
     (POST, "/reset_mm_cache",             Control(READ)),
     (POST, "/reset_encoder_cache",        Control(READ)),
     (POST, "/release_kv_cache_memory",    Control(EMPTIES)),
-    (POST, "/sleep",                      Control(EMPTIES)),
-    (POST, "/wake_up",                    Control(READ)),
+    (POST, "/sleep",                      Control(SLEEP)),
+    (POST, "/wake_up",                    Control(WAKE)),
     (GET,  "/is_sleeping",                Control(READ)),
-    (POST, "/pause",                      Control(EMPTIES)),
-    (POST, "/resume",                     Control(READ)),
+    (POST, "/pause",                      Control(STOP)),
+    (POST, "/resume",                     Control(RESUME)),
     (GET,  "/is_paused",                  Control(READ)),
     (POST, "/collective_rpc",             Control(MODELS)),
     (POST, "/init_weight_transfer_engine",     Control(READ)),

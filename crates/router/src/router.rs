@@ -288,7 +288,7 @@ impl Router {
         let came = async {
             // A worker may be well and yet refuse: it is not asked in a tight loop.
             tokio::time::sleep(ASK_AGAIN).await;
-            self.reader.wait_for(|world| world.workers().iter().any(|worker| worker.is_well())).await
+            self.reader.wait_for(|world| world.workers().iter().any(|worker| worker.is_awake())).await
         };
         timeout_at(deadline.into(), came).await.ok()?;
         self.let_in(shard, call).await;

@@ -83,7 +83,7 @@ fn awake(state: &State) -> Result<(), Box<Answer>> {
         return Err(Box::new(Answer::error(500, "InternalServerError", message, None)));
     }
     let refuses = matches!(*state.pause.held(), Pause::Refuse);
-    match refuses || state.asleep.load(Relaxed) {
+    match refuses || state.is_asleep() {
         true => Err(Box::new(Answer::unavailable("The engine is paused. Please retry later."))),
         false => Ok(()),
     }

@@ -1,7 +1,7 @@
 //! What one worker is at a moment: its switches, engine, adapters and stored answers. It answers nothing by itself.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -56,7 +56,8 @@ pub(crate) struct State {
     pub(crate) loras: Mutex<Vec<Lora>>,
     pub(crate) stored: Mutex<VecDeque<Stored>>,
     pub(crate) health: AtomicU16,
-    pub(crate) asleep: AtomicBool,
+    /// Bits of [`SLEEPING`]: what has not been woken yet.
+    asleep: AtomicU8,
     pub(crate) pause: Mutex<Pause>,
     started: Instant,
     ids: AtomicU64,
@@ -65,7 +66,24 @@ pub(crate) struct State {
     pub(crate) engine_name: Option<String>,
 }
 
+/// What sleeps and wakes apart, by its tag.
+const SLEEPING: [(&str, u8); 2] = [("weights", 1), ("kv_cache", 2)];
+
 impl State {
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Relaxed) != 0
+    }
+
+    pub(crate) fn sleep(&self) {
+        self.asleep.store(SLEEPING.iter().fold(0, |all, (_, bit)| all | bit), Relaxed);
+    }
+
+    /// Wakes what has this tag; all without one.
+    pub(crate) fn wake(&self, tag: Option<&str>) {
+        let wakes = SLEEPING.iter().filter(|(name, _)| tag.is_none_or(|tag| tag == *name));
+        self.asleep.fetch_and(!wakes.fold(0, |all, (_, bit)| all | bit), Relaxed);
+    }
+
     pub(crate) fn new(options: WorkerOptions, port: u16) -> Self {
         let worker = options.id.clone().unwrap_or_else(|| format!("sim-{port}"));
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -85,7 +103,7 @@ impl State {
             loras: Mutex::new(options.loras.clone()),
             stored: Mutex::default(),
             health: AtomicU16::new(200),
-            asleep: AtomicBool::new(false),
+            asleep: AtomicU8::new(0),
             pause: Mutex::default(),
             started: Instant::now(),
             ids: AtomicU64::new(0),

@@ -5,6 +5,7 @@
 //! - [`ranks`]: the data-parallel ranks behind one, as numbers.
 //! - [`host`]: one URL, and what all workers behind it share.
 //! - [`worker`]: one worker, its state and its counters.
+//! - [`blocker`]: why a worker may not be chosen.
 //! - [`guard`]: the load of one leg, which comes down by drop and in no other way.
 //! - [`breaker`]: verdicts on answers in, may it be chosen out.
 //! - `circuit`: a breaker behind its lock.
@@ -30,6 +31,7 @@
 
 pub mod audit;
 pub mod blame;
+pub mod blocker;
 pub mod breaker;
 pub mod by;
 mod circuit;
@@ -56,6 +58,7 @@ pub mod worker;
 pub mod world;
 
 pub use audit::Auditor;
+pub use blocker::{Blocker, Rest};
 pub use breaker::{BreakerSettings, BreakerState};
 pub use by::{By, PoolError};
 pub use collector::FleetCollector;
@@ -74,5 +77,5 @@ pub use served::{Models, ServedModel};
 pub use state::Parts;
 pub use tried::Tried;
 pub use url::{UrlError, WorkerUrl};
-pub use worker::{Blocker, Worker};
+pub use worker::Worker;
 pub use world::World;

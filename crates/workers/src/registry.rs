@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use forebay_policy::{Policy, PolicySettings};
 use tokio::sync::watch;
 
+use crate::blocker::{Blocker, Rest};
 use crate::breaker::BreakerSettings;
 use crate::health::HealthSettings;
 use crate::host::Host;
@@ -16,7 +17,6 @@ use crate::role::Role;
 use crate::served::Models;
 use crate::state::{Parts, State};
 use crate::url::WorkerUrl;
-use crate::worker::Blocker;
 use crate::world::World;
 
 /// Makes an empty fleet in epoch 1.
@@ -157,6 +157,19 @@ impl Writer {
             self.changed();
         }
         up
+    }
+
+    /// Takes whether a URL rests. True if that is news.
+    pub fn rests(&self, host: &Host, rest: Rest, rests: bool) -> bool {
+        let is_news = if rests { host.block(rest.into()) } else { host.unblock(rest.into()) };
+        if is_news && rests {
+            // Who sleeps gives its memory back; who is stopped empties its cache, unless it is told not to.
+            self.forget(host);
+        }
+        if is_news {
+            self.changed();
+        }
+        is_news
     }
 
     /// Takes what a URL says it serves, and its version.

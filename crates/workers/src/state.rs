@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use forebay_policy::{Policy, PolicySettings, Slot};
 
+use crate::blocker::Blocker;
 use crate::breaker::BreakerSettings;
 use crate::by::By;
 use crate::health::HealthSettings;
@@ -19,7 +20,7 @@ use crate::ranks::Ranks;
 use crate::role::Role;
 use crate::served::{Catalogue, Models};
 use crate::url::WorkerUrl;
-use crate::worker::{Blocker, Worker};
+use crate::worker::Worker;
 use crate::world::World;
 
 /// The fleet as its writers see it.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use forebay_policy::{Reason, Slot};
 
+use crate::blocker::{BREAKERS, Blocker, PATIENCE};
 use crate::breaker::{BreakerSettings, BreakerState};
 use crate::circuit::Circuit;
 use crate::guard::Guard;
@@ -15,29 +16,6 @@ use crate::prediction::Predictions;
 use crate::role::Role;
 use crate::served::Models;
 use crate::url::WorkerUrl;
-
-/// Why a worker may not be chosen. A worker without any blocker is eligible.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Blocker {
-    /// Probes say that its host is down, or none has succeeded yet.
-    Unhealthy = 1,
-    /// A request met a refused connection at its host; the next probe decides.
-    Suspect = 2,
-    /// It was taken off the list.
-    Removed = 4,
-    /// Its circuit breaker is open or half-open.
-    Open = 8,
-    /// So is the one of its host.
-    HostOpen = 16,
-    /// It asked to be left alone for a while.
-    Paused = 32,
-    /// It is to be removed when its last leg has ended.
-    Draining = 64,
-}
-
-/// Blockers that let requests pass now and then.
-const BREAKERS: u32 = Blocker::Open as u32 | Blocker::HostOpen as u32;
 
 /// One engine endpoint, `(url, dp_rank)`.
 pub struct Worker {
@@ -157,9 +135,10 @@ impl Worker {
         open.map(|circuit| circuit.trickles(now_ms)).try_fold(0, |last, opened| Some(last.max(opened?)))
     }
 
-    /// Whether nothing keeps it from being chosen but that it asked to be left alone.
+    /// Whether nothing keeps it from being chosen but that it asked, or was told, to be left alone.
     pub(crate) fn is_only_paused(&self) -> bool {
-        self.blockers.load(Ordering::Relaxed) == Blocker::Paused as u32
+        let blockers = self.blockers.load(Ordering::Relaxed);
+        blockers != 0 && blockers & !PATIENCE == 0
     }
 
     /// Its own breaker and the host's, those that keep it out.
@@ -366,7 +345,12 @@ impl Worker {
         !self.blocked_by(Blocker::Unhealthy) && !self.blocked_by(Blocker::Suspect)
     }
 
-    /// State of health in a word: `draining`, `unhealthy`, `suspect`, `paused` or `healthy`.
+    /// Whether it is well and does not sleep.
+    pub fn is_awake(&self) -> bool {
+        self.is_well() && !self.blocked_by(Blocker::Asleep)
+    }
+
+    /// State of health in a word: `draining`, `unhealthy`, `suspect`, `asleep`, `paused` or `healthy`.
     pub fn health_word(&self) -> &'static str {
         if self.blocked_by(Blocker::Draining) {
             "draining"
@@ -374,7 +358,9 @@ impl Worker {
             "unhealthy"
         } else if self.blocked_by(Blocker::Suspect) {
             "suspect"
-        } else if self.blocked_by(Blocker::Paused) {
+        } else if self.blocked_by(Blocker::Asleep) {
+            "asleep"
+        } else if self.blocked_by(Blocker::Stopped) || self.blocked_by(Blocker::Paused) {
             "paused"
         } else {
             "healthy"

@@ -1,7 +1,5 @@
 //! Routes that change the worker: what changes, and what is answered.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use serde_json::Value;
 
 use crate::answer::{Answer, quoted};
@@ -23,12 +21,12 @@ pub(super) fn answer(state: &State, kind: ControlRoute, request: &Request<'_>) -
         }
         ControlRoute::Sleep => {
             let level = request.query("level").and_then(|level| level.parse().ok()).unwrap_or(1u8);
-            state.asleep.store(true, Relaxed);
+            state.sleep();
             state.clear_cache();
             Answer::json(200, format!(r#"{{"status":"sleeping","level":{level}}}"#))
         }
         ControlRoute::WakeUp => {
-            state.asleep.store(false, Relaxed);
+            state.wake(request.query("tags"));
             Answer::json(200, r#"{"status":"awake","tags":null}"#)
         }
         ControlRoute::Pause => pause(state, request),

@@ -28,7 +28,7 @@ pub(super) fn answer(state: &State, kind: Info) -> Answer {
             Answer::json(200, format!(r#"{{"vllm_config":{}}}"#, quoted(&text)))
         }
         Info::WorldSize => Answer::json(200, r#"{"world_size":1}"#),
-        Info::IsSleeping => Answer::json(200, format!(r#"{{"is_sleeping":{}}}"#, state.asleep.load(Relaxed))),
+        Info::IsSleeping => Answer::json(200, format!(r#"{{"is_sleeping":{}}}"#, state.is_asleep())),
         Info::IsPaused => {
             let paused = !matches!(*state.pause.held(), Pause::No);
             Answer::json(200, format!(r#"{{"is_paused":{paused}}}"#))
@@ -81,7 +81,7 @@ fn engine_rows(state: &State, rank: u32, engine: &Engine) -> Vec<Row> {
         r#"block_size="{}",cache_dtype="auto",enable_prefix_caching="True",engine="{rank}",num_gpu_blocks="{blocks}""#,
         engine.options().block_tokens
     );
-    let awake = f64::from(u8::from(!state.asleep.load(Relaxed)));
+    let awake = f64::from(u8::from(!state.is_asleep()));
     let (queried, hit) = (engine.queried_tokens() as f64, engine.hit_tokens() as f64);
     // Of all engines, told by the first.
     let served =
