@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod holds;
 #[cfg(test)]
+mod named;
+#[cfg(test)]
 mod resets;
 #[cfg(test)]
 mod under_load;

@@ -23,6 +23,8 @@ pub struct Account {
     pub route: Route,
     /// Its id, once it has one.
     pub id: Option<HeaderValue>,
+    /// The trial that it names, if it does.
+    pub trial: Option<Arc<str>>,
     /// When its head had come.
     pub started: Instant,
     /// The name that its pool is served under; empty before a pool was picked, and for the pools that no single name
@@ -84,6 +86,7 @@ impl Account {
             world,
             route,
             id: None,
+            trial: None,
             started: Instant::now(),
             model: None,
             attempts: Attempts::default(),

@@ -34,8 +34,7 @@ pub(crate) struct Call {
 impl Call {
     /// Takes the request into the current trial; false while a reset holds new ones.
     pub(crate) fn enter(&mut self, reader: &Reader, shard: &Shard) -> bool {
-        self.record.entered = shard.roll.enter(reader, &mut self.record.account);
-        self.record.entered.is_some()
+        self.record.enter(reader, &shard.roll)
     }
 
     pub(crate) fn answered(

@@ -53,6 +53,9 @@ pub enum Failure {
     /// A worker-wide request that is meant for one worker names none of them.
     #[error("name one of the workers in the header x-forebay-worker, as listed by GET /workers")]
     TargetNeeded,
+    /// The header that names a trial does not.
+    #[error("x-forebay-trial is given once, as a name of 1 to 128 printable ASCII characters")]
+    TrialInvalid,
     /// Nobody could be chosen or reached.
     #[error("no worker can take the request now")]
     PoolExhausted {
@@ -176,6 +179,7 @@ impl Failure {
                 row(StatusCode::SERVICE_UNAVAILABLE, Some("router_ranks_moved"), O::PoolExhausted)
             }
             Self::TargetNeeded => row(StatusCode::BAD_REQUEST, Some("router_target_needed"), O::Refused),
+            Self::TrialInvalid => row(StatusCode::BAD_REQUEST, Some("router_trial_invalid"), O::Refused),
             Self::PoolExhausted { .. } => {
                 row(StatusCode::SERVICE_UNAVAILABLE, Some("router_pool_exhausted"), O::PoolExhausted)
             }

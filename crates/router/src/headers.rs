@@ -1,11 +1,14 @@
 //! Which headers cross from one side to the other, and how a request's head is written to a worker.
 
+use std::sync::Arc;
+
 use forebay_openai::strip;
 use forebay_policy::Choice;
 use forebay_workers::WorkerUrl;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 
+use crate::failure::Failure;
 use crate::settings::RouterSettings;
 use crate::upstream::head::tokens;
 
@@ -29,6 +32,12 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 
 /// Names the worker that a worker-wide request is meant for, and in a response the one that was chosen.
 pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-forebay-worker");
+
+/// Names the trial that a request belongs to. It never goes on.
+const TRIAL: HeaderName = HeaderName::from_static("x-forebay-trial");
+
+/// Longest name of a trial, in bytes.
+pub const TRIAL_NAME_LIMIT: usize = 128;
 
 /// Says in a response why that one was chosen.
 const DECISION: HeaderName = HeaderName::from_static("x-forebay-decision");
@@ -63,24 +72,50 @@ impl Trust {
     }
 }
 
-/// Takes out what the client's `Connection` header names, and what could steer an engine. Gives the names of the
-/// latter, in a form fit for a metric label.
-pub(crate) fn strip(headers: &mut HeaderMap, trust: Trust) -> Vec<&'static str> {
+/// What was taken out of a request's head.
+pub(crate) struct Stripped {
+    /// What could steer an engine, in a form fit for a metric label.
+    pub internals: Vec<&'static str>,
+    /// The name of the request's trial, if there is one.
+    pub trial: Result<Option<Arc<str>>, Failure>,
+}
+
+/// Takes out what is not for workers: what the client's `Connection` header names, what could steer an engine, the trial.
+pub(crate) fn strip(headers: &mut HeaderMap, trust: Trust) -> Stripped {
     // One walk over a request's few headers is cheaper than a lookup of each that matters.
-    let (mut names_others, mut internal) = (false, false);
+    let (mut names_others, mut internal, mut names_trial) = (false, false, false);
     for (name, value) in headers.iter() {
         match name.as_str().as_bytes()[0] {
             b'c' => names_others |= *name == header::CONNECTION,
-            b'x' => internal |= label(name, value).is_some(),
+            b'x' => {
+                internal |= label(name, value).is_some();
+                names_trial |= *name == TRIAL;
+            }
             _ => {}
         }
     }
+    let trial = if names_trial { take_trial(headers) } else { Ok(None) };
     if names_others {
         strip_named(headers);
     }
-    if !internal {
-        return Vec::new();
-    }
+    let internals = if internal { strip_internals(headers, trust) } else { Vec::new() };
+    Stripped { internals, trial }
+}
+
+/// Takes out the name of the request's trial.
+fn take_trial(headers: &mut HeaderMap) -> Result<Option<Arc<str>>, Failure> {
+    let is_one = headers.get_all(TRIAL).iter().count() == 1;
+    let given = headers.remove(TRIAL);
+    let name = given.as_ref().filter(|_| is_one).map(|given| given.as_bytes().trim_ascii());
+    let fits = |name: &&[u8]| {
+        (1..=TRIAL_NAME_LIMIT).contains(&name.len()) && name.iter().all(|byte| (b' '..=b'~').contains(byte))
+    };
+    let name = name.filter(fits).and_then(|name| std::str::from_utf8(name).ok());
+    name.map(|name| Some(name.into())).ok_or(Failure::TrialInvalid)
+}
+
+/// Takes out what could steer an engine.
+fn strip_internals(headers: &mut HeaderMap, trust: Trust) -> Vec<&'static str> {
     let names_rank = trust.rank && names_one_rank(headers);
     let stays = |name: &HeaderName| trust.internals || (names_rank && *name == RANK);
     let mut stripped = Vec::new();
@@ -301,21 +336,41 @@ mod tests {
             ("x-gateway-a", "y"),
         ];
         let mut untrusted = parts(&internal).headers;
-        let mut labels = strip(&mut untrusted, Trust::default());
+        let mut labels = strip(&mut untrusted, Trust::default()).internals;
         labels.sort_unstable();
         assert_eq!(labels, ["x-data-parallel-rank", "x-data-parallel-rank", "x-gateway-*", "x-prefiller-*"]);
         assert!(untrusted.is_empty());
         let mut trusted = parts(&internal).headers;
         let trust = Trust { internals: true, rank: false };
-        assert!(strip(&mut trusted, trust).is_empty() && trusted.len() == 4);
+        assert!(strip(&mut trusted, trust).internals.is_empty() && trusted.len() == 4);
         assert_eq!(trust.rank_of(&trusted), None, "two ranks are none");
+    }
+
+    #[test]
+    fn the_trial_is_taken_out_whoever_sent_it_and_however() {
+        let strip = |values: &[&'static str], trust| {
+            let mut headers = parts(&[("connection", "x-forebay-trial")]).headers;
+            values.iter().for_each(|value| _ = headers.append(TRIAL, HeaderValue::from_static(value)));
+            let trial = super::strip(&mut headers, trust).trial;
+            assert!(!headers.contains_key(TRIAL));
+            trial
+        };
+        let long: &'static str = "x".repeat(TRIAL_NAME_LIMIT + 1).leak();
+        for trust in [Trust::default(), Trust { internals: true, rank: true }] {
+            assert_eq!(strip(&[], trust), Ok(None));
+            assert_eq!(strip(&["t 1"], trust), Ok(Some("t 1".into())));
+            assert_eq!(strip(&[&long[1..]], trust).map(|name| name.map(|name| name.len())), Ok(Some(128)));
+            for odd in [&["a", "a"][..], &[""], &[" "], &[long], &["a\tb"]] {
+                assert_eq!(strip(odd, trust), Err(Failure::TrialInvalid), "{odd:?}");
+            }
+        }
     }
 
     #[test]
     fn a_worker_is_told_one_rank_the_one_that_was_chosen() {
         let mut honoured = parts(&[("x-data-parallel-rank", "1"), ("x-gateway-a", "y")]);
         let trust = Trust { internals: false, rank: true };
-        assert_eq!(strip(&mut honoured.headers, trust), ["x-gateway-*"]);
+        assert_eq!(strip(&mut honoured.headers, trust).internals, ["x-gateway-*"]);
         assert_eq!(trust.rank_of(&honoured.headers), Some(1));
         let mut out = Vec::new();
         let head = Written {

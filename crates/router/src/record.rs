@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_workers::{Note, Pool, World};
+use forebay_workers::{Note, Pool, Reader, World};
 use http::StatusCode;
 
 use crate::access_log::AccessLog;
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::metrics::{RouterMetrics, Series};
 use crate::outcome::Outcome;
 use crate::route::Route;
-use crate::trial::{Entered, Trials};
+use crate::trial::{Entered, Roll, Trials};
 
 /// Who hears of a request's end.
 pub struct Books {
@@ -24,14 +24,14 @@ pub struct Books {
     /// Writes a line of it, if that is wanted.
     access_log: Option<AccessLog>,
     /// Count it in its trial.
-    pub(crate) trials: Trials,
+    pub(crate) trials: Arc<Trials>,
     /// What is still under way is to end now.
     cut: AtomicBool,
 }
 
 impl Books {
     /// With these readers.
-    pub fn new(metrics: RouterMetrics, access_log: Option<AccessLog>, trials: Trials) -> Self {
+    pub fn new(metrics: RouterMetrics, access_log: Option<AccessLog>, trials: Arc<Trials>) -> Self {
         Self { metrics, access_log, trials, cut: AtomicBool::new(false) }
     }
 
@@ -66,6 +66,15 @@ impl Record {
         let books = Arc::clone(books);
         let account = Account::open(world, route);
         Self { books, series: None, last_chunk: None, permit: None, entered: None, account }
+    }
+
+    /// Takes the request into the current trial, and into the one that it names; false while a reset holds new ones.
+    pub(crate) fn enter(&mut self, reader: &Reader, roll: &Arc<Roll>) -> bool {
+        self.entered = roll.enter(reader, &mut self.account);
+        if let (Some(entered), Some(name)) = (&mut self.entered, &self.account.trial) {
+            entered.take_part_in(self.books.trials.named(entered.epoch(), name));
+        }
+        self.entered.is_some()
     }
 
     /// Picks the request's pool; gives it with what is to be noted of the attempts there.
@@ -137,7 +146,7 @@ impl Record {
         }
         match self.entered.take() {
             Some(entered) => entered.close(account),
-            None if account.route.class.counts() => self.books.trials.lobby().count(account),
+            None if account.route.class.counts() => self.books.trials.count(account),
             None => {}
         }
     }

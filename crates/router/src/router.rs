@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_workers::{By, Reader, Writer};
+use forebay_workers::{By, Reader, Worker, Writer};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, header};
 use tokio::sync::Mutex;
@@ -109,6 +109,11 @@ impl Router {
         &self.books.trials
     }
 
+    /// Prompt tokens that a worker was given and has not prefilled yet, as predicted.
+    pub fn pending_prefill_tokens(&self, worker: &Worker) -> u64 {
+        worker.pending_tokens(clock::now_ms())
+    }
+
     /// From now on nobody should send requests here, although they are still served: the readiness page says so.
     pub fn begin_drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
@@ -147,7 +152,9 @@ impl Router {
     ) -> Response<ResponseBody> {
         let Begun { route, allowed, peer, mut record } = begun;
         let (mut parts, body) = request.into_parts();
-        record.account.stripped = headers::strip(&mut parts.headers, Trust::of(&self.settings));
+        let stripped = headers::strip(&mut parts.headers, Trust::of(&self.settings));
+        record.account.stripped = stripped.internals;
+        let trial_failure = stripped.trial.map(|trial| record.account.trial = trial).err();
         for label in &record.account.stripped {
             self.metrics().note_stripped(label);
         }
@@ -156,6 +163,7 @@ impl Router {
         let call = Call { peer, route, parts, made_id, record, waited: false };
         let mut response = match route.class {
             _ if !allowed => call.answered(Err(Failure::Forbidden)),
+            _ if let Some(failure) = trial_failure => call.answered(Err(failure)),
             Class::Routable(_) | Class::PickOne => self.forward(shard, call, body).await,
             // Boxed, since it is rare and would make every request's future larger.
             Class::Control(action) => Box::pin(self.control(shard, call, body, action)).await,

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use forebay_discovery::probe::Probe;
 use forebay_discovery::{Misfit, ProbeSettings, watch_all};
-use forebay_router::{Books, Pairs, Router, RouterMetrics, Side, Trials};
-use forebay_workers::{Auditor, FleetCollector, Reader, Role, WorkerUrl, World, Writer};
-use prometheus::{IntCounter, Registry};
+use forebay_router::{Books, Router, Side};
+use forebay_workers::{Auditor, Reader, Role, WorkerUrl, World, Writer};
+use prometheus::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,6 +22,7 @@ use crate::door::Door;
 use crate::drain::Drain;
 use crate::http1::connection::Patience;
 use crate::log;
+use crate::metrics::Metrics;
 use crate::roster;
 use crate::settings::{DrainSettings, Listen, Settings};
 use crate::startup::StartupError;
@@ -55,8 +56,8 @@ impl App {
         let (reader, writer) = roster::fleet(settings);
         let auditor = Arc::new(Auditor::default());
         let metrics = Metrics::register(settings, &reader, &auditor).map_err(broken_metrics)?;
+        let trials = metrics.trials(&reader, &auditor).map_err(broken_metrics)?;
         let access_log = log::access(&settings.access_log, metrics.lines_dropped)?;
-        let trials = Trials::new(&reader.world(), Arc::clone(&auditor));
         let books = Books::new(metrics.router, access_log, trials);
         let decisions = log_decisions(settings, &writer, &metrics.registry)?;
         let knobs = settings.router.clone();
@@ -188,36 +189,6 @@ impl Drop for App {
 #[expect(clippy::needless_pass_by_value, reason = "the form that map_err wants")]
 fn broken_metrics(error: prometheus::Error) -> StartupError {
     StartupError::Internal(error.to_string())
-}
-
-/// The families that are registered once.
-struct Metrics {
-    registry: Registry,
-    router: RouterMetrics,
-    pairs: Option<Pairs>,
-    resets: IntCounter,
-    lines_dropped: IntCounter,
-}
-
-impl Metrics {
-    fn register(
-        settings: &Settings,
-        reader: &Reader,
-        auditor: &Arc<Auditor>,
-    ) -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
-        let router = RouterMetrics::new(&registry)?;
-        let pairs = settings.router.pairs.clone().map(|pairs| Pairs::new(pairs, &registry)).transpose()?;
-        let resets = IntCounter::new("forebay_reset_total", "Times a new trial was begun by a reset.")?;
-        registry.register(Box::new(resets.clone()))?;
-        let lines_dropped = IntCounter::new(
-            "forebay_access_log_dropped_total",
-            "Lines of the access log that were lost because its file was too slow or could not be written.",
-        )?;
-        registry.register(Box::new(lines_dropped.clone()))?;
-        registry.register(Box::new(FleetCollector::new(reader.clone(), Arc::clone(auditor))))?;
-        Ok(Self { registry, router, pairs, resets, lines_dropped })
-    }
 }
 
 /// Everything that is not a data thread runs on one thread: accepting, probes, the admin listener, audits.

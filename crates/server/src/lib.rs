@@ -6,7 +6,7 @@
 //! - [`app`]: listeners, threads and tasks put together; [`data`]: the data threads; [`http1`]: their
 //!   clients' connections; [`door`]: where requests come in.
 //! - [`decisions`]: the decision log.
-//! - [`admin`]: resets, the list of workers, metrics.
+//! - [`admin`]: resets, the list of workers, metrics; `metrics`: those that are registered once.
 //! - [`startup`], [`events`], [`log`], [`signals`]: how the process speaks and is spoken to.
 //! - [`demo`], [`simulate`]: simulated workers, with the router in front and alone.
 //! - [`replay`]: a decision log once more, offline.
@@ -27,6 +27,7 @@ pub mod given;
 pub mod http1;
 mod limits;
 pub mod log;
+mod metrics;
 pub mod replay;
 pub mod resolve;
 mod roles;

@@ -27,8 +27,7 @@ pub struct Guard {
 impl Guard {
     /// Counts one leg in. Made inside the choice, so that the next choice sees it.
     pub(crate) fn new(worker: Arc<Worker>) -> Self {
-        worker.in_flight.fetch_add(1, Ordering::SeqCst);
-        worker.started.fetch_add(1, Ordering::SeqCst);
+        worker.count_in();
         let at_host = worker.host().is_ranked();
         if at_host {
             worker.host().in_flight.fetch_add(1, Ordering::Relaxed);

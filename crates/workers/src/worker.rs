@@ -25,6 +25,8 @@ pub struct Worker {
     dp_rank: Option<u32>,
     blockers: AtomicU32,
     pub(crate) in_flight: AtomicU32,
+    /// Most of them since the trial began.
+    peak: AtomicU32,
     // Counted apart from `in_flight`, so that the one can be checked against the other.
     pub(crate) started: AtomicU64,
     pub(crate) ended: AtomicU64,
@@ -63,6 +65,7 @@ impl Worker {
             dp_rank,
             blockers: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
+            peak: AtomicU32::new(0),
             started: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             decisions: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -274,6 +277,25 @@ impl Worker {
     /// Legs in flight.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// One more leg is in flight.
+    pub(crate) fn count_in(&self) {
+        let legs = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        self.started.fetch_add(1, Ordering::SeqCst);
+        if legs > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(legs, Ordering::Relaxed);
+        }
+    }
+
+    /// Most legs that were in flight at the same time in this trial.
+    pub fn peak(&self) -> u32 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// A trial begins.
+    pub fn begin_peak(&self) {
+        self.peak.store(self.in_flight(), Ordering::Relaxed);
     }
 
     /// Legs ever started.

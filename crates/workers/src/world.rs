@@ -100,6 +100,12 @@ impl World {
         self.prefill.as_ref()?.find(model).ok().map(|pool| &**pool)
     }
 
+    /// Times the worker was chosen in this epoch, whatever its role.
+    pub fn served(&self, slot: Slot) -> u64 {
+        let prefill = self.prefill.as_ref().map_or(0, |pools| pools.all.served(slot));
+        prefill.max(self.by_rank.all.served(slot))
+    }
+
     /// The policies that a request may be decided by.
     pub fn policies(&self, by: By) -> [PolicyKind; 2] {
         let kind = self.all(by).policy().kind();

@@ -1,12 +1,13 @@
 //! The counts of a trial in the form in which they are reported. Names and units here are part of the report's schema.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use forebay_policy::Reason;
 use serde::Serialize;
 
 use crate::outcome::Outcome;
-use crate::trial::tally::{RELATIVE_ERROR, Spread, Tally, Times};
+use crate::trial::tally::{ByModel, RELATIVE_ERROR, Spread, Tally, Times};
 
 /// Counts by name; what never happened is left out.
 type Counts = BTreeMap<&'static str, u64>;
@@ -25,6 +26,8 @@ pub struct Figures {
     pub decisions: Counts,
     /// Attempts after the first.
     pub retries: u64,
+    /// How much there was to do at the same time.
+    pub load: LoadFigures,
     /// Prompts against what their workers were thought to hold.
     pub prefix: PrefixFigures,
     /// What was predicted to be cached against what workers reported.
@@ -71,6 +74,14 @@ pub struct WorkerFigures {
     pub decisions: Counts,
 }
 
+/// How much there was to do at the same time.
+#[derive(Debug, Clone, Serialize)]
+pub struct LoadFigures {
+    /// No more requests than this were under way at any time: the sum of the most that each data thread had, which may have
+    /// been at different times.
+    pub under_way_at_most: u64,
+}
+
 /// Prompts against what their workers were thought to hold.
 #[derive(Debug, Clone, Serialize)]
 pub struct PrefixFigures {
@@ -106,6 +117,10 @@ pub struct TokenFigures {
     pub prompt: u64,
     /// Tokens that they generated.
     pub completion: u64,
+    /// Those of them that told how much of the prompt was cached.
+    pub cached_answers: u64,
+    /// Tokens of prompts that were cached, as the latter told.
+    pub cached: u64,
 }
 
 /// How long things took.
@@ -154,10 +169,11 @@ impl Figures {
         }
         Self {
             requests: Requests { ended: sums.iter().sum(), under_way, outcomes: outcomes(&sums) },
-            models: models(tally),
+            models: ModelFigures::all_of(&tally.models),
             workers: workers(tally),
             decisions: decisions(&reasons),
             retries: tally.retries,
+            load: LoadFigures { under_way_at_most: tally.peak },
             prefix: PrefixFigures {
                 choices: tally.prefix.choices,
                 prompt_bytes: tally.prefix.bytes,
@@ -175,6 +191,8 @@ impl Figures {
                 answers: tally.tokens.answers,
                 prompt: tally.tokens.prompt,
                 completion: tally.tokens.completion,
+                cached_answers: tally.tokens.cached_answers,
+                cached: tally.tokens.cached,
             },
             stripped: tally.stripped.iter().copied().collect(),
             times: TimeFigures::of(&tally.times),
@@ -188,13 +206,16 @@ impl Figures {
     }
 }
 
-fn models(tally: &Tally) -> Vec<ModelFigures> {
-    let models = tally.models.iter();
-    let mut models: Vec<_> = models
-        .map(|(model, counts)| ModelFigures { model: (**model).to_owned(), outcomes: outcomes(counts) })
-        .collect();
-    models.sort_by(|a, b| a.model.cmp(&b.model));
-    models
+impl ModelFigures {
+    pub(crate) fn all_of(models: &ByModel) -> Vec<Self> {
+        let of = |(model, counts): &(Arc<str>, _)| Self {
+            model: (**model).to_owned(),
+            outcomes: outcomes(counts),
+        };
+        let mut models: Vec<_> = models.iter().map(of).collect();
+        models.sort_by(|a, b| a.model.cmp(&b.model));
+        models
+    }
 }
 
 fn workers(tally: &Tally) -> Vec<WorkerFigures> {

@@ -10,7 +10,8 @@ use http::HeaderValue;
 
 use crate::account::{Account, Place};
 use crate::trial::gate::Gate;
-use crate::trial::tally::Tally;
+use crate::trial::named::NamedTrial;
+use crate::trial::tally::{ByModel, Tally, add_models};
 
 /// The requests of one data thread.
 pub(crate) struct Roll {
@@ -73,13 +74,15 @@ impl Roll {
             Entry { epoch, id: account.id.clone(), route: account.route.template, since: account.started };
         let at = pages.take_place(entry);
         let place = Arc::clone(&pages.places[at]);
+        let under_way = (pages.entries.len() - pages.free.len()) as u64;
         let tally = pages.tally(epoch);
+        tally.peak = tally.peak.max(under_way);
         if tally.fleet_before.is_none() {
             tally.fleet_before = Some(account.world.fleet_changes());
         }
         drop(pages);
         account.attempts.place = Some(place);
-        Some(Entered { roll: Arc::clone(self), at, epoch, is_open: true })
+        Some(Entered { roll: Arc::clone(self), named: None, at, epoch, is_open: true })
     }
 
     /// Counts a request that was never taken into a trial. It counts in the current one: what older ones came to may have
@@ -92,6 +95,13 @@ impl Roll {
     pub(crate) fn begin(&self, epoch: u64) {
         let tally = Tally::new(epoch);
         self.pages().tallies.push(tally);
+    }
+
+    /// Adds to `sum` the requests that are counted here of this trial, by model and outcome.
+    pub(crate) fn add_models_to(&self, epoch: u64, sum: &mut ByModel) {
+        if let Some(tally) = self.pages().tallies.iter().find(|tally| tally.epoch == epoch) {
+            add_models(sum, &tally.models);
+        }
     }
 
     /// Adds to `sum` what is counted here of its trial; gives how many requests of it are under way.
@@ -162,12 +172,25 @@ impl Pages {
 /// A request under way. It leaves by drop.
 pub(crate) struct Entered {
     roll: Arc<Roll>,
+    /// The trial that it names.
+    named: Option<Arc<NamedTrial>>,
     at: usize,
     epoch: u64,
     is_open: bool,
 }
 
 impl Entered {
+    /// The request's trial.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The request names a trial.
+    pub(crate) fn take_part_in(&mut self, named: Arc<NamedTrial>) {
+        named.entered();
+        self.named = Some(named);
+    }
+
     /// The request has ended: it leaves, and counts in its own trial.
     pub(crate) fn close(mut self, account: &Account) {
         self.leave(Some(account));
@@ -176,6 +199,9 @@ impl Entered {
     /// Between two reads of its stream so much time went by.
     pub(crate) fn gap(&self, took: Duration) {
         self.roll.pages().tally(self.epoch).times.gap.record(took);
+        if let Some(named) = &self.named {
+            named.gap(took);
+        }
     }
 
     fn leave(&mut self, account: Option<&Account>) {
@@ -190,6 +216,9 @@ impl Entered {
         }
         drop(pages);
         drop(left);
+        if let Some(named) = &self.named {
+            named.left(account);
+        }
         self.roll.gate.one_left();
     }
 }

@@ -31,7 +31,10 @@ pub(crate) struct Tally {
     /// Changes of the fleet up to the first request.
     pub fleet_before: Option<u64>,
     /// By model and outcome.
-    pub models: Vec<(Arc<str>, [u64; Outcome::ALL.len()])>,
+    pub models: ByModel,
+    /// Most requests that were under way at the same time. Parts of different threads add up to a bound: each may have had
+    /// its most at another time.
+    pub peak: u64,
     /// By the slot of the worker that was asked last.
     pub workers: Vec<Option<WorkerTally>>,
     /// Attempts after the first.
@@ -74,6 +77,9 @@ pub(crate) struct Tokens {
     pub answers: u64,
     pub prompt: u64,
     pub completion: u64,
+    /// Answers that told how many tokens of the prompt were cached, with or without a prediction.
+    pub cached_answers: u64,
+    pub cached: u64,
 }
 
 /// How long what took.
@@ -95,6 +101,7 @@ impl Tally {
             epoch,
             fleet_before: None,
             models: Vec::new(),
+            peak: 0,
             workers: Vec::new(),
             retries: 0,
             prefix: Prefix::default(),
@@ -146,8 +153,10 @@ impl Tally {
         self.tokens.answers += 1;
         self.tokens.prompt += prompt;
         self.tokens.completion += account.tokens.completion_tokens.unwrap_or(0);
-        let choice = account.attempts.last.filter(|choice| choice.key_len > 0);
-        if let (Some(reported), Some(choice)) = (account.tokens.cached_tokens, choice) {
+        let Some(reported) = account.tokens.cached_tokens else { return };
+        self.tokens.cached_answers += 1;
+        self.tokens.cached += reported;
+        if let Some(choice) = account.attempts.last.filter(|choice| choice.key_len > 0) {
             self.cache.answers += 1;
             self.cache.prompt += prompt;
             self.cache.predicted += predicted_cached(&choice, prompt);
@@ -183,12 +192,8 @@ impl Tally {
     /// Adds what another thread has of the same trial.
     pub(crate) fn add(&mut self, other: &Self) {
         self.fleet_before = [self.fleet_before, other.fleet_before].into_iter().flatten().min();
-        for (model, outcomes) in &other.models {
-            match self.models.iter_mut().find(|(known, _)| known == model) {
-                Some((_, sums)) => add_all(sums, outcomes),
-                None => self.models.push((Arc::clone(model), *outcomes)),
-            }
-        }
+        self.peak += other.peak;
+        add_models(&mut self.models, &other.models);
         self.workers.resize(self.workers.len().max(other.workers.len()), None);
         for (sums, counts) in self.workers.iter_mut().zip(&other.workers) {
             match (sums, counts) {
@@ -208,6 +213,19 @@ impl Tally {
             self.note_stripped(field, *count);
         }
         self.times.add(&other.times);
+    }
+}
+
+/// Requests by model and outcome.
+pub(crate) type ByModel = Vec<(Arc<str>, [u64; Outcome::ALL.len()])>;
+
+/// Adds what another thread has of the same trial.
+pub(crate) fn add_models(sums: &mut ByModel, other: &ByModel) {
+    for (model, outcomes) in other {
+        match sums.iter_mut().find(|(known, _)| known == model) {
+            Some((_, sums)) => add_all(sums, outcomes),
+            None => sums.push((Arc::clone(model), *outcomes)),
+        }
     }
 }
 
@@ -239,6 +257,8 @@ impl Tokens {
         self.answers += other.answers;
         self.prompt += other.prompt;
         self.completion += other.completion;
+        self.cached_answers += other.cached_answers;
+        self.cached += other.cached;
     }
 }
 

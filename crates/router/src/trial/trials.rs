@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use forebay_policy::Slot;
-use forebay_workers::{Auditor, BreakerState, Models, Worker, World};
+use forebay_workers::{Auditor, World};
 
-use crate::trial::figures::Figures;
+use crate::account::Account;
+use crate::trial::figures::{Figures, ModelFigures};
 use crate::trial::gate::{Gate, Hold};
+use crate::trial::named::{NamedTrial, NamedTrials};
 use crate::trial::roll::{Roll, UnderWay};
-use crate::trial::tally::Tally;
+use crate::trial::tally::{ByModel, Tally};
+use crate::trial::view::{Marks, Opening, Standing, TrialView};
 
 /// Trials whose reports are kept, with the current one.
 const KEPT: usize = 100;
@@ -22,6 +24,8 @@ pub struct Trials {
     /// Of requests that are refused before they come to a data thread's roll.
     lobby: Arc<Roll>,
     auditor: Arc<Auditor>,
+    /// Those that requests name.
+    named: NamedTrials,
     /// Oldest first; the last is the current one.
     list: Mutex<VecDeque<Trial>>,
 }
@@ -32,86 +36,6 @@ struct Trial {
     closing: Option<Standing>,
     /// What it came to, once nothing of it is under way any more.
     last: Option<Arc<Figures>>,
-}
-
-/// How a trial began.
-#[derive(Debug)]
-pub struct Opening {
-    /// Its number.
-    pub epoch: u64,
-    /// Its name, if it was given one.
-    pub name: Option<Arc<str>>,
-    /// When.
-    pub at: SystemTime,
-    /// Whether it began with a reset, and not with the process.
-    pub by_reset: bool,
-    /// Choices that its policies had made before.
-    pub warm: u64,
-    /// Requests of earlier trials that were still under way.
-    pub from_before: u64,
-    /// Workers whose prefix caches should have been emptied and were not.
-    pub not_emptied: Vec<String>,
-    marks: Marks,
-}
-
-/// How things stood at the end of a trial, or stand now.
-#[derive(Debug, Clone)]
-pub struct Standing {
-    /// When it ended; `None` if it has not.
-    pub ended: Option<SystemTime>,
-    /// What its policies drew from.
-    pub seed: u64,
-    /// Its workers, in slot order.
-    pub fleet: Vec<Member>,
-    /// Changes of the fleet since the process began.
-    fleet_changes: u64,
-    marks: Marks,
-}
-
-/// A worker, by what matters to whoever compares trials.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    /// `url`, or `url@rank`.
-    pub name: String,
-    /// Where it is reached.
-    pub url: String,
-    /// Data-parallel rank behind the URL, if ranks are told apart.
-    pub dp_rank: Option<u32>,
-    /// Engine version, if it told one.
-    pub version: Option<String>,
-    /// Names that it serves; `None` if it would not say.
-    pub models: Option<Vec<String>>,
-    slot: Slot,
-}
-
-/// Counters that only grow, at one moment.
-#[derive(Debug, Clone, Default)]
-struct Marks {
-    workers: Vec<(Slot, Incidents)>,
-    checks: u64,
-    violations: u64,
-}
-
-/// A trial as it is to be reported.
-#[derive(Debug, Clone)]
-pub struct TrialView {
-    /// How it began.
-    pub opening: Arc<Opening>,
-    /// How it ended, or stands.
-    pub standing: Standing,
-    /// What it came to.
-    pub figures: Arc<Figures>,
-    /// Whether it is over, and nothing of it is under way: nothing of this will change.
-    pub is_final: bool,
-}
-
-/// What happened to one worker in the course of a trial.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Incidents {
-    /// Changes of its circuit breaker, by the state it changed to.
-    pub transitions: [u64; BreakerState::ALL.len()],
-    /// Times it left rotation because of its health.
-    pub left: u64,
 }
 
 /// What a new trial begins with, apart from the world.
@@ -139,7 +63,8 @@ impl Trials {
         };
         let first = Trial { opening: Arc::new(opening), closing: None, last: None };
         let rolls = Mutex::new(vec![Arc::clone(&lobby)]);
-        Self { gate, rolls, lobby, auditor, list: Mutex::new(VecDeque::from([first])) }
+        let (named, list) = (NamedTrials::default(), Mutex::new(VecDeque::from([first])));
+        Self { gate, rolls, lobby, auditor, named, list }
     }
 
     /// A roll for one more data thread.
@@ -151,9 +76,17 @@ impl Trials {
         roll
     }
 
-    /// Where requests are counted that were never under way.
-    pub(crate) fn lobby(&self) -> &Roll {
-        &self.lobby
+    /// Counts a request that was never under way.
+    pub(crate) fn count(&self, account: &Account) {
+        self.lobby.count(account);
+        if let Some(name) = &account.trial {
+            self.named(self.current().0, name).count(account);
+        }
+    }
+
+    /// The trial that a request of this epoch names.
+    pub(crate) fn named(&self, epoch: u64, name: &Arc<str>) -> Arc<NamedTrial> {
+        self.named.find_or_begin(epoch, name)
     }
 
     /// The gate that requests pass.
@@ -187,7 +120,7 @@ impl Trials {
         let now = SystemTime::now();
         let mut list = self.list();
         if let Some(trial) = list.back_mut() {
-            trial.closing = Some(self.standing(old, Some(now)));
+            trial.closing = Some(Standing::of(old, &self.auditor, Some(now)));
         }
         let Beginning { name, warm, not_emptied } = beginning;
         let opening = Opening {
@@ -198,8 +131,9 @@ impl Trials {
             warm,
             from_before: self.under_way() as u64,
             not_emptied,
-            marks: self.marks(new),
+            marks: Marks::of(new, &self.auditor),
         };
+        new.carriers().for_each(|worker| worker.begin_peak());
         self.rolls().iter().for_each(|roll| roll.begin(new.epoch()));
         list.push_back(Trial { opening: Arc::new(opening), closing: None, last: None });
         list.iter_mut().for_each(|trial| drop(self.figures(trial)));
@@ -225,14 +159,38 @@ impl Trials {
         self.list().iter_mut().map(|trial| self.view_of(trial, world)).collect()
     }
 
+    /// Number and name of the current trial.
+    pub(crate) fn current(&self) -> (u64, Option<Arc<str>>) {
+        let list = self.list();
+        list.back().map_or((1, None), |trial| (trial.opening.epoch, trial.opening.name.clone()))
+    }
+
+    /// The requests of every trial that has a name, by model: first those that began by a reset, oldest first.
+    pub(crate) fn runs(&self) -> Vec<(Arc<str>, Vec<ModelFigures>)> {
+        let named = |trial: &Trial| Some((trial.opening.name.clone()?, self.models(trial)));
+        let mut runs: Vec<_> = self.list().iter().filter_map(named).collect();
+        runs.extend(self.named.models());
+        runs
+    }
+
+    fn models(&self, trial: &Trial) -> Vec<ModelFigures> {
+        if let Some(last) = &trial.last {
+            return last.models.clone();
+        }
+        let mut sum = ByModel::new();
+        self.rolls().iter().for_each(|roll| roll.add_models_to(trial.opening.epoch, &mut sum));
+        ModelFigures::all_of(&sum)
+    }
+
     fn view_of(&self, trial: &mut Trial, world: &World) -> TrialView {
         let figures = self.figures(trial);
-        let now = || self.standing(world, None);
+        let now = || Standing::of(world, &self.auditor, None);
         TrialView {
             opening: Arc::clone(&trial.opening),
             standing: trial.closing.clone().unwrap_or_else(now),
             figures,
             is_final: trial.last.is_some(),
+            named: self.named.views(trial.opening.epoch),
         }
     }
 
@@ -252,78 +210,11 @@ impl Trials {
         figures
     }
 
-    fn standing(&self, world: &World, ended: Option<SystemTime>) -> Standing {
-        Standing {
-            ended,
-            seed: world.seed(),
-            fleet: world.carriers().map(|worker| Member::of(worker)).collect(),
-            fleet_changes: world.fleet_changes(),
-            marks: self.marks(world),
-        }
-    }
-
-    fn marks(&self, world: &World) -> Marks {
-        let of = |worker: &Arc<Worker>| {
-            let transitions = BreakerState::ALL.map(|to| worker.breaker_transitions(to));
-            (worker.slot(), Incidents { transitions, left: worker.host().left_rotation() })
-        };
-        Marks {
-            workers: world.carriers().map(of).collect(),
-            checks: self.auditor.audits(),
-            violations: self.auditor.violations(),
-        }
-    }
-
     fn rolls(&self) -> MutexGuard<'_, Vec<Arc<Roll>>> {
         self.rolls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn list(&self) -> MutexGuard<'_, VecDeque<Trial>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl TrialView {
-    /// What happened to each worker of [`Standing::fleet`].
-    pub fn incidents(&self) -> impl Iterator<Item = (&Member, Incidents)> {
-        let at = |marks: &Marks, slot| {
-            let found = marks.workers.iter().find(|(known, _)| *known == slot);
-            found.map(|(_, incidents)| *incidents).unwrap_or_default()
-        };
-        self.standing.fleet.iter().map(move |member| {
-            let before = at(&self.opening.marks, member.slot);
-            let after = at(&self.standing.marks, member.slot);
-            let transitions =
-                std::array::from_fn(|i| after.transitions[i].saturating_sub(before.transitions[i]));
-            (member, Incidents { transitions, left: after.left.saturating_sub(before.left) })
-        })
-    }
-
-    /// Looks at the loads in its course, and what they found broken.
-    pub fn invariants(&self) -> (u64, u64) {
-        let (before, after) = (&self.opening.marks, &self.standing.marks);
-        (after.checks.saturating_sub(before.checks), after.violations.saturating_sub(before.violations))
-    }
-
-    /// Whether workers came, went or became others since its first request.
-    pub fn fleet_changed(&self) -> bool {
-        let before = self.figures.fleet_before;
-        before.is_some_and(|before| before != self.standing.fleet_changes)
-    }
-}
-
-impl Member {
-    fn of(worker: &Worker) -> Self {
-        Self {
-            name: worker.name().to_owned(),
-            url: worker.url().to_string(),
-            dp_rank: worker.dp_rank(),
-            version: (*worker.host().version()).clone(),
-            models: match &*worker.host().models() {
-                Models::Named(served) => Some(served.iter().map(|model| model.id.clone()).collect()),
-                Models::Unread | Models::Any => None,
-            },
-            slot: worker.slot(),
-        }
     }
 }

@@ -2,8 +2,11 @@
 //!
 //! - [`reset`]: one trial ends, the next begins.
 //! - [`report`]: what a trial came to, and whether it can be compared.
+//! - `named`: the part of it that requests named; `doubt`: why it cannot.
 //! - [`workers`]: the list of workers.
 
+mod doubt;
+mod named;
 mod report;
 mod reset;
 mod workers;

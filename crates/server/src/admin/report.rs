@@ -2,19 +2,20 @@
 //! down in `config/trial.schema.json`.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forebay_policy::{CacheAwareSettings, HashKeyKind, PolicyKind, PolicySettings, Reason};
 use forebay_router::TrialView;
-use forebay_router::outcome::Outcome;
 use forebay_router::trial::{Figures, Incidents, Member};
 use forebay_workers::BreakerState;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::doubt::{Doubt, doubts};
+use super::named::{NamedReport, unix};
 use super::{Admin, problem};
 use crate::settings::Settings;
 
@@ -73,6 +74,8 @@ pub(super) struct Report<'a> {
     invariants: Invariants,
     #[serde(flatten)]
     figures: Figures,
+    /// Those that its requests named.
+    trials: Vec<NamedReport>,
 }
 
 #[derive(Serialize)]
@@ -102,10 +105,13 @@ struct WorkerReport {
     worker: String,
     url: Option<String>,
     dp_rank: Option<u32>,
+    role: Option<&'static str>,
     version: Option<String>,
     models: Option<Vec<String>>,
     requests: u64,
     decisions: std::collections::BTreeMap<&'static str, u64>,
+    /// Most legs in flight at the same time.
+    peak_in_flight: Option<u32>,
     breaker_transitions: Transitions,
     left_rotation: u64,
 }
@@ -123,35 +129,55 @@ struct Invariants {
     broken: u64,
 }
 
-/// Why a trial should not be compared with others.
-#[derive(Debug, Serialize, PartialEq, Eq)]
-struct Doubt {
-    code: &'static str,
-    detail: String,
+/// What of a report is asked for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    /// Only the trial that requests called so.
+    trial: Option<String>,
 }
 
 /// The current trial.
-pub(super) async fn current(State(admin): State<Arc<Admin>>) -> Response {
-    match admin.router.trial(None) {
-        Some(view) => Json(Report::of(&admin.config, view)).into_response(),
-        None => problem(StatusCode::NOT_FOUND, "there is no trial"),
-    }
+pub(super) async fn current(State(admin): State<Arc<Admin>>, part: Asked) -> Response {
+    answer(&admin, None, part)
 }
 
 /// One of the last trials.
-pub(super) async fn of_epoch(State(admin): State<Arc<Admin>>, Path(epoch): Path<String>) -> Response {
-    let Ok(epoch) = epoch.parse::<u64>() else {
-        return problem(StatusCode::BAD_REQUEST, "a trial is asked for by its epoch, a whole number");
+pub(super) async fn of_epoch(
+    State(admin): State<Arc<Admin>>,
+    Path(epoch): Path<String>,
+    part: Asked,
+) -> Response {
+    match epoch.parse::<u64>() {
+        Ok(epoch) => answer(&admin, Some(epoch), part),
+        Err(_) => problem(StatusCode::BAD_REQUEST, "a trial is asked for by its epoch, a whole number"),
+    }
+}
+
+type Asked = Result<Query<Part>, QueryRejection>;
+
+fn answer(admin: &Admin, epoch: Option<u64>, part: Asked) -> Response {
+    let name = match part {
+        Ok(Query(Part { trial })) => trial,
+        Err(error) => return problem(StatusCode::BAD_REQUEST, &error.body_text()),
     };
-    match admin.router.trial(Some(epoch)) {
-        Some(view) => Json(Report::of(&admin.config, view)).into_response(),
-        None => {
-            let now = admin.reader.world().epoch();
-            let message = format!(
-                "no trial {epoch} is remembered: this is trial {now} of the process, and the last 100 are kept"
-            );
-            problem(StatusCode::NOT_FOUND, &message)
-        }
+    let Some(view) = admin.router.trial(epoch) else {
+        let now = admin.reader.world().epoch();
+        let message = format!(
+            "no such trial is remembered: this is trial {now} of the process, and the last 100 are kept"
+        );
+        return problem(StatusCode::NOT_FOUND, &message);
+    };
+    let Some(name) = name else { return Json(Report::of(&admin.config, view)).into_response() };
+    match view.named.iter().find(|named| *named.name == *name) {
+        Some(named) => Json(NamedReport::of(view.opening.epoch, named)).into_response(),
+        None => problem(
+            StatusCode::NOT_FOUND,
+            &format!(
+                "no request of trial {} named {name:?}, or 100 others have been named since",
+                view.opening.epoch
+            ),
+        ),
     }
 }
 
@@ -164,6 +190,7 @@ impl<'a> Report<'a> {
         let sum = |pick: fn(&Transitions) -> u64| workers.iter().map(|w| pick(&w.breaker_transitions)).sum();
         let breaker_transitions =
             Transitions { open: sum(|t| t.open), half_open: sum(|t| t.half_open), closed: sum(|t| t.closed) };
+        let trials = view.named.iter().map(|named| NamedReport::of(opening.epoch, named)).collect();
         Self {
             schema: SCHEMA,
             epoch: opening.epoch,
@@ -181,6 +208,7 @@ impl<'a> Report<'a> {
             breaker_transitions,
             invariants: Invariants { checked, broken },
             figures: Arc::unwrap_or_clone(view.figures),
+            trials,
         }
     }
 }
@@ -215,10 +243,12 @@ fn workers(view: &TrialView) -> Vec<WorkerReport> {
         worker: asked.worker.clone(),
         url: None,
         dp_rank: None,
+        role: None,
         version: None,
         models: None,
         requests: asked.requests,
         decisions: asked.decisions.clone(),
+        peak_in_flight: None,
         breaker_transitions: Transitions::default(),
         left_rotation: 0,
     });
@@ -233,10 +263,12 @@ fn worker(view: &TrialView, member: &Member, incidents: Incidents) -> WorkerRepo
         worker: member.name.clone(),
         url: Some(member.url.clone()),
         dp_rank: member.dp_rank,
+        role: Some(member.role),
         version: member.version.clone(),
         models: member.models.clone(),
         requests: asked.map_or(0, |asked| asked.requests),
         decisions: asked.map(|asked| asked.decisions.clone()).unwrap_or_default(),
+        peak_in_flight: Some(incidents.peak),
         breaker_transitions: Transitions {
             open: to(BreakerState::Open),
             half_open: to(BreakerState::HalfOpen),
@@ -244,39 +276,4 @@ fn worker(view: &TrialView, member: &Member, incidents: Incidents) -> WorkerRepo
         },
         left_rotation: incidents.left,
     }
-}
-
-/// What makes a trial unfit for comparison with others.
-fn doubts(view: &TrialView) -> Vec<Doubt> {
-    let figures = &view.figures;
-    let decided = |reason: Reason| figures.decisions.get(reason.as_str()).copied().unwrap_or(0);
-    let incidents = |count: &dyn Fn(&Incidents) -> u64| {
-        let found = view.incidents().filter(|(_, incidents)| count(incidents) > 0);
-        found
-            .map(|(member, incidents)| format!("{} {}×", member.name, count(&incidents)))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let number = |count: u64| if count > 0 { count.to_string() } else { String::new() };
-    let changed = if view.fleet_changed() { "since the first request" } else { "" };
-    let found = [
-        ("fleet_changed", changed.to_owned()),
-        ("worker_unhealthy", incidents(&|incidents| incidents.left)),
-        ("breaker_opened", incidents(&|incidents| incidents.transitions[BreakerState::Open as usize])),
-        ("pool_exhausted", number(figures.count(Outcome::PoolExhausted))),
-        ("requests_from_before", number(view.opening.from_before)),
-        ("prefix_cache_not_emptied", view.opening.not_emptied.join(", ")),
-        ("keys_by_authorization", number(decided(Reason::Authorization))),
-        ("keys_by_client_ip", number(decided(Reason::ClientIp))),
-        ("invariant_broken", number(view.invariants().1)),
-    ];
-    found
-        .into_iter()
-        .filter(|(_, detail)| !detail.is_empty())
-        .map(|(code, detail)| Doubt { code, detail })
-        .collect()
-}
-
-fn unix(at: SystemTime) -> f64 {
-    at.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_millis() as f64 / 1000.0)
 }

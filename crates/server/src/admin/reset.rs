@@ -8,16 +8,13 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use forebay_router::{Emptied, ResetDone, ResetOrder, ResetRefused, Said, UnderWay};
+use forebay_router::{Emptied, ResetDone, ResetOrder, ResetRefused, Said, TRIAL_NAME_LIMIT, UnderWay};
 use forebay_workers::{Parts, World};
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::report::Report;
 use super::{Admin, problem};
-
-/// Longest name of a trial, in bytes.
-const NAME_LIMIT: usize = 128;
 
 /// Longest wait for idleness, in seconds.
 const WAIT_LIMIT: f64 = 3600.0;
@@ -104,9 +101,9 @@ fn order(body: Body, path: Option<Part>) -> Result<ResetOrder, String> {
         return Err("`seed` is of use only where policies are reset".to_owned());
     }
     let name_fits =
-        |name: &String| (1..=NAME_LIMIT).contains(&name.len()) && !name.contains(char::is_control);
+        |name: &String| (1..=TRIAL_NAME_LIMIT).contains(&name.len()) && !name.contains(char::is_control);
     if !body.trial.as_ref().is_none_or(name_fits) {
-        return Err(format!("`trial` is a name of 1 to {NAME_LIMIT} bytes without control characters"));
+        return Err(format!("`trial` is a name of 1 to {TRIAL_NAME_LIMIT} bytes without control characters"));
     }
     if !body.wait_idle_secs.is_none_or(|secs| (0.0..=WAIT_LIMIT).contains(&secs)) {
         return Err(format!("`wait_idle_secs` is a number of seconds from 0 to {WAIT_LIMIT}"));

@@ -4,50 +4,66 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use forebay_workers::{By, Models, Worker};
+use axum::response::{IntoResponse, Response};
+use forebay_workers::{Models, Worker, World};
 use serde::Serialize;
 
 use super::Admin;
 
 #[derive(Serialize)]
-pub(super) struct WorkerList {
+struct WorkerList<'a> {
     epoch: u64,
     total: usize,
-    workers: Vec<Entry>,
+    workers: Vec<Entry<'a>>,
 }
 
 #[derive(Serialize)]
-struct Entry {
-    url: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dp_rank: Option<u32>,
+struct Entry<'a> {
+    /// By what `/workers/{id}/drain` calls its URL: ranks of one URL have the same.
+    id: u32,
+    url: &'a str,
+    /// Data-parallel rank behind the URL, if ranks are told apart.
+    rank: Option<u32>,
+    /// Which part of requests it takes: `regular`, `prefill` or `decode`.
+    role: &'static str,
     health: &'static str,
     breaker: &'static str,
-    /// Absent if it would not say, so that it is taken to serve any name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The first of `models`.
+    model: Option<String>,
+    /// `null` if it would not say, so that it is taken to serve any name.
     models: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     in_flight: u32,
+    /// Prompt tokens that it was given and has not prefilled yet, as predicted.
+    pending_prefill_tokens: u64,
     /// Times it was chosen in this epoch.
     requests: u64,
 }
 
-pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Json<WorkerList> {
+/// All of them, in order of registration.
+pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Response {
     let world = admin.reader.world();
-    let entry = |worker: &Arc<Worker>| Entry {
-        url: worker.url().to_string(),
-        dp_rank: worker.dp_rank(),
+    let workers: Vec<_> = world.workers().iter().map(|worker| entry(&admin, &world, worker)).collect();
+    Json(WorkerList { epoch: world.epoch(), total: workers.len(), workers }).into_response()
+}
+
+fn entry<'a>(admin: &Admin, world: &World, worker: &'a Worker) -> Entry<'a> {
+    let models = match &*worker.models() {
+        Models::Named(served) => Some(served.iter().map(|model| model.id.clone()).collect::<Vec<_>>()),
+        Models::Unread | Models::Any => None,
+    };
+    Entry {
+        id: worker.host().number(),
+        url: worker.url().as_str(),
+        rank: worker.dp_rank(),
+        role: worker.host().role().as_str(),
         health: worker.health_word(),
         breaker: worker.breaker_state().as_str(),
-        models: match &*worker.models() {
-            Models::Named(served) => Some(served.iter().map(|model| model.id.clone()).collect()),
-            Models::Unread | Models::Any => None,
-        },
+        model: models.as_ref().and_then(|models| models.first().cloned()),
+        models,
         version: (*worker.version()).clone(),
         in_flight: worker.in_flight(),
-        requests: world.all(By::Rank).served(worker.slot()),
-    };
-    let workers: Vec<_> = world.workers().iter().map(entry).collect();
-    Json(WorkerList { epoch: world.epoch(), total: workers.len(), workers })
+        pending_prefill_tokens: admin.router.pending_prefill_tokens(worker),
+        requests: world.served(worker.slot()),
+    }
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, Mapping
 
 #: Differ between equal trials: which one it was, when it was, how long things took.
-_OWN = ("epoch", "trial", "final", "began_by", "began_unix", "ended_unix", "times")
+_OWN = ("epoch", "trial", "final", "began_by", "began_unix", "ended_unix", "times", "load")
+_PEAK = "peak_in_flight"
 
 
 def facts(report: Mapping[str, Any]) -> Dict[str, Any]:
@@ -14,6 +15,8 @@ def facts(report: Mapping[str, Any]) -> Dict[str, Any]:
     Two trials of one router are equal if these are.
     """
     kept = {name: value for name, value in report.items() if name not in _OWN}
-    # How often they were looked at depends on how long it took.
+    # Whether two requests overlapped, and how often loads were looked at, depends on how long things took.
+    workers = report["workers"]
+    kept["workers"] = [{name: value for name, value in worker.items() if name != _PEAK} for worker in workers]
     kept["invariants"] = {"broken": report["invariants"]["broken"]}
     return kept

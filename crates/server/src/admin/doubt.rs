@@ -1,0 +1,58 @@
+//! What makes a trial unfit for comparison with others.
+
+use forebay_policy::Reason;
+use forebay_router::TrialView;
+use forebay_router::outcome::Outcome;
+use forebay_router::trial::Incidents;
+use forebay_workers::BreakerState;
+use serde::Serialize;
+
+/// Why a trial should not be compared with others.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+pub(super) struct Doubt {
+    pub code: &'static str,
+    pub detail: String,
+}
+
+/// What makes a trial unfit for comparison with others.
+pub(super) fn doubts(view: &TrialView) -> Vec<Doubt> {
+    let figures = &view.figures;
+    let decided = |reason: Reason| figures.decisions.get(reason.as_str()).copied().unwrap_or(0);
+    let incidents = |count: &dyn Fn(&Incidents) -> u64| {
+        let found = view.incidents().filter(|(_, incidents)| count(incidents) > 0);
+        found
+            .map(|(member, incidents)| format!("{} {}×", member.name, count(&incidents)))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let number = |count: u64| if count > 0 { count.to_string() } else { String::new() };
+    let changed = if view.fleet_changed() { "since the first request" } else { "" };
+    let found = [
+        ("fleet_changed", changed.to_owned()),
+        ("worker_unhealthy", incidents(&|incidents| incidents.left)),
+        ("breaker_opened", incidents(&|incidents| incidents.transitions[BreakerState::Open as usize])),
+        ("pool_exhausted", number(figures.count(Outcome::PoolExhausted))),
+        ("shared_router", sharing(view)),
+        ("requests_from_before", number(view.opening.from_before)),
+        ("prefix_cache_not_emptied", view.opening.not_emptied.join(", ")),
+        ("keys_by_authorization", number(decided(Reason::Authorization))),
+        ("keys_by_client_ip", number(decided(Reason::ClientIp))),
+        ("invariant_broken", number(view.invariants().1)),
+    ];
+    found
+        .into_iter()
+        .filter(|(_, detail)| !detail.is_empty())
+        .map(|(code, detail)| Doubt { code, detail })
+        .collect()
+}
+
+/// Who shared the trial, if several did: the trials that its requests named, and requests that named none.
+fn sharing(view: &TrialView) -> String {
+    let ended: u64 = view.named.iter().map(|named| named.figures.requests.ended).sum();
+    let are_several = match view.named.len() {
+        0 => false,
+        1 => ended < view.figures.requests.ended,
+        _ => true,
+    };
+    if are_several { format!("{} trials named by its requests", view.named.len()) } else { String::new() }
+}
