@@ -45,7 +45,7 @@ pub struct RouterSettings {
 /// Time limits of the request path. `None` is no limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimeSettings {
-    /// Longest wait for a connection to a worker.
+    /// Longest wait for a connection to a worker, at each address that its name has.
     pub connect: Duration,
     /// Longest wait for the head of a worker's answer. A long prompt may take minutes before it comes.
     pub response_header: Option<Duration>,

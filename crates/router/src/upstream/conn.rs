@@ -15,6 +15,7 @@ use http_body::SizeHint;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::dial::dial;
 use super::framing::{Decoder, FramingError};
 use super::head::{self, Head, HeadError};
 use super::idle::Idle;
@@ -80,10 +81,9 @@ impl ExchangeError {
 }
 
 impl Conn {
-    /// Opens a connection. The host name is looked up each time, so that a worker may change its address.
-    pub async fn open(url: &WorkerUrl, timeout: Duration) -> io::Result<Self> {
-        let connect = TcpStream::connect((url.host(), url.port()));
-        let io = tokio::time::timeout(timeout, connect).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    /// Opens a connection. The time limit is for each address that the host's name has.
+    pub async fn open(url: &WorkerUrl, limit: Duration) -> io::Result<Self> {
+        let io = dial(url.host(), url.port(), limit).await?;
         io.set_nodelay(true)?;
         Ok(Self { io, reused: false })
     }

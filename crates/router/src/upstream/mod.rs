@@ -5,10 +5,12 @@
 //!
 //! - [`framing`]: where a message ends: length, chunks, close.
 //! - [`head`]: the head of a response, from bytes.
+//! - `dial`: the way to an open connection, one address after the other.
 //! - [`conn`]: one connection: connect, send, await the head, read the body.
 //! - [`idle`]: connections that wait for the next request.
 
 mod conn;
+mod dial;
 pub mod framing;
 pub mod head;
 mod idle;
