@@ -6,6 +6,8 @@ mod holds;
 #[cfg(test)]
 mod named;
 #[cfg(test)]
+mod reports;
+#[cfg(test)]
 mod resets;
 #[cfg(test)]
 mod under_load;

@@ -1,0 +1,27 @@
+//! What a report says of caches and of keys.
+
+use forebay_policy::PolicyKind;
+use forebay_tests::{Site, run, until};
+
+#[test]
+fn cached_tokens_are_summed_under_a_policy_that_predicts_none_and_keys_by_address_raise_a_doubt() {
+    run(async {
+        for (policy, doubt) in
+            [(PolicyKind::RoundRobin, None), (PolicyKind::ConsistentHash, Some("keys_by_client_ip"))]
+        {
+            let site = Site::start_with(forebay_tests::site::workers(1), policy, |settings| {
+                settings.router.hash_key = vec![forebay_policy::HashKeyKind::ClientIp];
+            })
+            .await;
+            let body = format!(r#"{{"prompt":"{}","max_tokens":1}}"#, "word ".repeat(200));
+            site.choices(2, |_| body.clone()).await;
+            until("both are counted", || site.app.router().trial(None).unwrap().figures.requests.ended == 2)
+                .await;
+            let report = site.admin().await.get("/admin/trial").await.json();
+            assert_eq!(report["tokens"]["cached_answers"], 2, "{report}");
+            assert!(report["tokens"]["cached"].as_u64() > Some(0), "the second prompt was cached: {report}");
+            assert_eq!(report["workers"][0]["peak_in_flight"], 1);
+            assert_eq!(report["reasons"][0]["code"].as_str(), doubt, "{report}");
+        }
+    });
+}
