@@ -1,5 +1,4 @@
-//! What a trial came to, as JSON of a versioned schema, and whether it can be compared with others. The schema is written
-//! down in `config/trial.schema.json`.
+//! What a trial came to, as JSON of a versioned schema, and whether it can be compared with others.
 
 use std::sync::Arc;
 
