@@ -23,7 +23,13 @@ pub(crate) fn session(raw: &[u8]) -> Option<Cow<'_, str>> {
 }
 
 /// True if a worker would read `raw` as true.
+#[inline]
 pub(crate) fn truth(raw: &[u8]) -> bool {
+    // Most members are not there.
+    !raw.is_empty() && is_true(raw)
+}
+
+fn is_true(raw: &[u8]) -> bool {
     if raw == b"true" {
         return true;
     }
@@ -35,12 +41,17 @@ pub(crate) fn truth(raw: &[u8]) -> bool {
 }
 
 /// The whole number a worker would read from `raw`; too large ones saturate.
+#[inline]
 pub(crate) fn count(raw: &[u8]) -> Option<u64> {
-    let text = match raw {
-        [b'0'..=b'9', ..] => String::from_utf8_lossy(raw),
-        [b'"', ..] => string(raw)?,
-        _ => return None,
-    };
+    match raw {
+        [b'0'..=b'9', ..] => number(&String::from_utf8_lossy(raw)),
+        [b'"', ..] => number(&string(raw)?),
+        _ => None,
+    }
+}
+
+#[inline(never)]
+fn number(text: &str) -> Option<u64> {
     if let Ok(count) = text.parse() {
         return Some(count);
     }

@@ -168,7 +168,7 @@ impl Usage {
                 b'}' if depth == 1 => break,
                 b'}' => depth -= 1,
                 _ => {
-                    let Some(close) = rest.iter().position(|byte| *byte == b'"') else { break };
+                    let Some(close) = quote(rest) else { break };
                     let (name, behind) = rest.split_at(close);
                     rest = &behind[1..];
                     usage.member(name, rest);
@@ -179,10 +179,11 @@ impl Usage {
     }
 
     fn member(&mut self, name: &[u8], behind: &[u8]) {
-        let place = match name {
-            b"prompt_tokens" | b"input_tokens" => &mut self.prompt_tokens,
-            b"completion_tokens" | b"output_tokens" => &mut self.completion_tokens,
-            b"cached_tokens" | b"cache_read_input_tokens" => &mut self.cached_tokens,
+        let Some(of) = name.strip_suffix(b"_tokens") else { return };
+        let place = match of {
+            b"prompt" | b"input" => &mut self.prompt_tokens,
+            b"completion" | b"output" => &mut self.completion_tokens,
+            b"cached" | b"cache_read_input" => &mut self.cached_tokens,
             _ => return,
         };
         *place = place.or_else(|| number(behind));
@@ -194,10 +195,28 @@ fn number(behind: &[u8]) -> Option<u64> {
     let value = behind.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     // Digits that reach the end of what was kept may be half a number.
-    if digits == value.len() {
+    if digits == 0 || digits == value.len() {
         return None;
     }
-    std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
+    value[..digits]
+        .iter()
+        .try_fold(0_u64, |number, digit| number.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+}
+
+/// Where the first quote is. Eight bytes at a time: for a name that costs less than to call a search.
+fn quote(text: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 0xff;
+    let (words, rest) = text.as_chunks::<8>();
+    for (place, word) in words.iter().enumerate() {
+        // A zero byte is a quote; the lowest one is found without fail.
+        let zeros = u64::from_le_bytes(*word) ^ (ONES * b'"' as u64);
+        let found = zeros.wrapping_sub(ONES) & !zeros & (ONES << 7);
+        if found != 0 {
+            return Some(place * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
+    let at = rest.iter().position(|byte| *byte == b'"')?;
+    Some(text.len() - rest.len() + at)
 }
 
 #[cfg(test)]
@@ -260,6 +279,25 @@ mod tests {
             scan.more(&record[..cut]);
             assert_eq!(scan.end(&record[cut..]), unsplit, "{cut}");
         }
+    }
+
+    #[test]
+    fn the_first_quote_is_found_wherever_it_stands() {
+        for length in 0..30 {
+            for at in 0..length {
+                let mut text: Vec<u8> = (0..length).map(|byte| b"!#\x00\xa2\xff"[byte % 5]).collect();
+                text[at..].fill(b'"');
+                assert_eq!(quote(&text), Some(at));
+                assert_eq!(quote(&text[..at]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_no_count() {
+        assert_eq!(number(b": 18446744073709551615,"), Some(u64::MAX));
+        assert_eq!(number(b":18446744073709551616,"), None);
+        assert_eq!(number(b":,"), None);
     }
 
     #[test]

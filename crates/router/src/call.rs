@@ -23,10 +23,11 @@ use crate::shard::Shard;
 pub(crate) struct Call {
     pub peer: SocketAddr,
     pub route: Route,
-    pub parts: Parts,
+    pub parts: Box<Parts>,
     /// Its id, if it came without one.
     pub made_id: Option<HeaderValue>,
-    pub record: Record,
+    // Boxed like the head: together they are most of what a request is, and it is handed on often.
+    pub record: Box<Record>,
     /// Whether it was held up before a worker was chosen.
     pub waited: bool,
 }
@@ -64,7 +65,7 @@ impl Call {
         record.status(answer.status, streamed);
         // To a body of known length nothing can be added.
         let is_open = answer.body.size_hint().exact().is_none();
-        let records = streamed.then(|| if is_open { Records::default() } else { Records::raw() });
+        let records = streamed.then(|| Box::new(if is_open { Records::default() } else { Records::raw() }));
         let complete = Outcome::of_status(answer.status);
         let manner = Manner { complete, records, dialect: self.route.dialect, patience, report, correction };
         let relay = Relay::new(answer.body, leg, record, manner);

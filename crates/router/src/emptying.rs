@@ -119,7 +119,7 @@ impl Emptying {
         Order {
             router: Arc::clone(&self.router),
             shard: Arc::clone(&self.shard),
-            parts,
+            parts: Box::new(parts),
             made_id: Some(self.shard.fresh_id()),
             body: Bytes::new(),
             action: Action::EMPTIES,

@@ -50,7 +50,7 @@ pub(crate) struct Part {
 pub(crate) struct Order {
     pub router: Arc<Router>,
     pub shard: Arc<Shard>,
-    pub parts: http::request::Parts,
+    pub parts: Box<http::request::Parts>,
     pub made_id: Option<http::HeaderValue>,
     pub body: Bytes,
     pub action: Action,

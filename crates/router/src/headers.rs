@@ -12,20 +12,21 @@ use crate::failure::Failure;
 use crate::settings::RouterSettings;
 use crate::upstream::head::tokens;
 
-/// Headers of the client's connection, and those that are written anew.
-const HOP: [HeaderName; 11] = [
-    header::CONNECTION,
-    header::HOST,
-    header::CONTENT_LENGTH,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::TE,
-    header::TRAILER,
-    header::EXPECT,
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
+/// Whether a header is of the client's connection, or one that is written anew.
+fn stays_behind(name: &HeaderName) -> bool {
+    match *name {
+        header::CONNECTION
+        | header::HOST
+        | header::CONTENT_LENGTH
+        | header::TRANSFER_ENCODING
+        | header::UPGRADE
+        | header::TE
+        | header::TRAILER
+        | header::EXPECT
+        | header::PROXY_AUTHORIZATION => true,
+        _ => matches!(name.as_str(), "keep-alive" | "proxy-connection"),
+    }
+}
 
 /// Name of the request id, to workers and to clients.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -146,10 +147,15 @@ fn strip_named(headers: &mut HeaderMap) {
 /// The request's id as the client gave it: in `x-request-id`, else in the first of `others`; and whether it was the
 /// former.
 pub(crate) fn given_id<'a>(headers: &'a HeaderMap, others: &[HeaderName]) -> Option<(&'a HeaderValue, bool)> {
+    // Names that differ mostly differ in length already: one bit says whether a name is worth a comparison.
+    let bit = |name: &str| 1_u64 << (name.len() % 64);
+    let lengths = others.iter().fold(bit("x-request-id"), |lengths, name| lengths | bit(name.as_str()));
     let mut found: Option<(usize, &HeaderValue)> = None;
     for (name, value) in headers {
-        // As text: names that differ mostly differ in length already.
         let name = name.as_str();
+        if lengths & bit(name) == 0 {
+            continue;
+        }
         if name == "x-request-id" {
             return Some((value, true));
         }
@@ -164,6 +170,11 @@ pub(crate) fn given_id<'a>(headers: &'a HeaderMap, others: &[HeaderName]) -> Opt
 /// Whether a request id is one by which engines find each other: no client may send such a one.
 pub(crate) fn steers(id: &HeaderValue) -> bool {
     strip::is_engine_id(id.as_bytes())
+}
+
+/// A value in memory of its own, that does not keep the request which it came with.
+pub(crate) fn apart(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }
 
 /// The label of a header that could steer an engine.
@@ -225,7 +236,7 @@ impl Written<'_> {
                 self.authorization.is_some() && (*name == header::AUTHORIZATION || *name == TARGET);
             let is_rank = dp_rank.is_some() && *name == RANK;
             let is_old_id = self.replaces_id && *name == REQUEST_ID;
-            if !replaced && !is_rank && !is_old_id && !HOP.contains(name) {
+            if !replaced && !is_rank && !is_old_id && !stays_behind(name) {
                 line(out, name.as_str(), value.as_bytes());
             }
         }

@@ -34,7 +34,7 @@ pub enum ResponseBody {
 pub struct Relay {
     upstream: Upstream,
     leg: Option<Leg>,
-    record: Record,
+    record: Box<Record>,
     manner: Manner,
     /// Why the answer is cut, once what came of it has been written.
     cut: Option<BodyError>,
@@ -47,7 +47,8 @@ pub(crate) struct Manner {
     /// What the request counts as when the client has got everything.
     pub complete: Outcome,
     /// If it is an event stream.
-    pub records: Option<Records>,
+    // Boxed, since it is large and most answers have none.
+    pub records: Option<Box<Records>>,
     /// Of the route, for a last record of the router's own.
     pub dialect: Dialect,
     pub patience: Patience,
@@ -58,7 +59,7 @@ pub(crate) struct Manner {
 }
 
 impl Relay {
-    pub(crate) fn new(upstream: Upstream, leg: Leg, mut record: Record, manner: Manner) -> Self {
+    pub(crate) fn new(upstream: Upstream, leg: Leg, mut record: Box<Record>, manner: Manner) -> Self {
         let mut leg = Some(leg);
         // A body that came whole with the head leaves nothing to wait for on the worker's side.
         if upstream.at_end() {
@@ -144,12 +145,13 @@ impl Relay {
         end(&mut self.leg);
         self.ended = true;
         if let Some(report) = self.manner.report.take() {
-            self.record.account.tokens = report.end(self.manner.records.as_ref().map(Records::usage));
+            self.record.account.tokens =
+                report.end(self.manner.records.as_ref().map(|records| records.usage()));
         }
         let records = self.manner.records.as_mut();
         let has_error = records.as_ref().is_some_and(|records| records.has_error());
         self.record.account.outcome = if has_error { Outcome::ErrorInStream } else { self.manner.complete };
-        records.map(Records::rest).unwrap_or_default()
+        records.map(|records| records.rest()).unwrap_or_default()
     }
 
     /// A worker that reports a failure in so many words is alive, and nobody knows whose fault it was.

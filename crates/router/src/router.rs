@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use forebay_workers::{By, Reader, Worker, Writer};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderValue, Response, header};
 use tokio::sync::Mutex;
 use tokio::time::{timeout, timeout_at};
 
@@ -71,7 +71,7 @@ pub struct Begun {
     /// Whether it has the right that its route asks for.
     allowed: bool,
     peer: SocketAddr,
-    record: Record,
+    record: Box<Record>,
 }
 
 impl Begun {
@@ -128,8 +128,8 @@ impl Router {
     ///
     /// The right to it is decided here, before anything is taken out: what the client's `Connection` header names
     /// must not hide where the request comes from.
-    pub fn begin<B>(&self, side: Side, peer: SocketAddr, request: &Request<B>) -> Begun {
-        let mut route = Route::find(request.method(), request.uri().path(), self.settings.forward_unknown);
+    pub fn begin(&self, side: Side, peer: SocketAddr, head: &Parts) -> Begun {
+        let mut route = Route::find(&head.method, head.uri.path(), self.settings.forward_unknown);
         let to_workers = matches!(route.class, Class::Routable(_) | Class::PickOne | Class::Control(_));
         if side == Side::Admin && to_workers {
             route.class = Class::Refused(Refusal::NotFound);
@@ -137,8 +137,9 @@ impl Router {
         let guarded = matches!(route.class, Class::Admin { open: false })
             || matches!(route.class, Class::Control(action) if action.admin);
         let key = self.settings.admin_api_key.as_ref();
-        let allowed = !guarded || authority::is_admin(key, peer, request.uri(), request.headers());
-        Begun { route, allowed, peer, record: Record::begin(&self.books, self.reader.world(), route) }
+        let allowed = !guarded || authority::is_admin(key, peer, &head.uri, &head.headers);
+        let record = Box::new(Record::begin(&self.books, self.reader.world(), route));
+        Begun { route, allowed, peer, record }
     }
 
     /// Serves a request: admit → classify → pick pool → select → forward → relay → outcome.
@@ -148,10 +149,10 @@ impl Router {
         self: &Arc<Self>,
         shard: &Arc<Shard>,
         begun: Begun,
-        request: Request<impl Incoming>,
+        mut parts: Box<Parts>,
+        body: impl Incoming,
     ) -> Response<ResponseBody> {
         let Begun { route, allowed, peer, mut record } = begun;
-        let (mut parts, body) = request.into_parts();
         let stripped = headers::strip(&mut parts.headers, Trust::of(&self.settings));
         record.account.stripped = stripped.internals;
         let trial_failure = stripped.trial.map(|trial| record.account.trial = trial).err();
@@ -384,8 +385,8 @@ impl Router {
     /// The request's id, and whether workers have to be told it.
     fn identify(&self, shard: &Shard, parts: &Parts) -> (HeaderValue, Option<HeaderValue>) {
         let id = match headers::given_id(&parts.headers, &self.settings.request_id_headers) {
-            Some((id, true)) => return (id.clone(), None),
-            Some((id, false)) if !headers::steers(id) => id.clone(),
+            Some((id, true)) => return (headers::apart(id), None),
+            Some((id, false)) if !headers::steers(id) => headers::apart(id),
             Some((_, false)) | None => shard.fresh_id(),
         };
         (id.clone(), Some(id))

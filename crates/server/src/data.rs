@@ -124,7 +124,7 @@ impl Drop for Counted {
 /// Serves a connection to its end. Its errors concern its client only, who has seen them.
 pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<Door>, drain: &Drain) {
     let Ok(stream) = adopt(stream) else { return };
-    let service = |request| door.enter(peer, request);
+    let service = |head, body| door.enter(peer, head, body);
     connection::serve(stream, service, door.patience, drain).await;
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use forebay_router::{ResponseBody, Router, Shard, Side};
+use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
@@ -27,16 +28,17 @@ impl Door {
     pub(crate) fn enter(
         self: &Arc<Self>,
         peer: SocketAddr,
-        request: Request<RequestBody>,
+        head: Box<Parts>,
+        body: RequestBody,
     ) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
-        let begun = self.router.begin(self.side, peer, &request);
+        let begun = self.router.begin(self.side, peer, &head);
         let door = Arc::clone(self);
         async move {
             if begun.is_for_admin_api() {
-                let response = door.admin(request).await;
+                let response = door.admin(Request::from_parts(*head, body)).await;
                 return begun.answered(response);
             }
-            door.router.serve(&door.shard, begun, request).await
+            door.router.serve(&door.shard, begun, head, body).await
         }
     }
 

@@ -226,7 +226,15 @@ fn take_head(wire: &[u8], method: &Method, so_far: &mut Vec<u8>) -> Result<Optio
         return Ok(None);
     };
     let rest = &wire[head.length..];
-    let (first, used) = if rest.is_empty() { (Bytes::new(), 0) } else { head.decoder.decode(rest)? };
+    let (first, used) = match head.whole.take() {
+        Some(whole) => {
+            head.decoder = Decoder::Done;
+            let length = whole.len();
+            (whole, length)
+        }
+        None if rest.is_empty() => (Bytes::new(), 0),
+        None => head.decoder.decode(rest)?,
+    };
     Ok(Some(Begun { head, first, clean: used == rest.len() }))
 }
 

@@ -26,6 +26,8 @@ pub struct Head {
     pub keep_alive: bool,
     /// Bytes of the head on the wire.
     pub length: usize,
+    /// The body, if its length was told and all of it followed the head.
+    pub whole: Option<Bytes>,
 }
 
 /// What the worker sent is not the head of an HTTP response.
@@ -76,10 +78,11 @@ fn parse_one<const N: usize>(wire: &[u8], method: &Method) -> Result<Option<Head
     if status == StatusCode::SWITCHING_PROTOCOLS {
         return Err(HeadError::Unsupported);
     }
-    // One copy of the head, shared by all values.
-    let bytes = Bytes::copy_from_slice(&wire[..length]);
+    // One copy, shared by all values, and the body if that is there.
+    let end = announced_end(response.headers, length).filter(|end| *end <= wire.len());
+    let bytes = Bytes::copy_from_slice(&wire[..end.unwrap_or(length)]);
     let mut framing = Framing { keep_alive: response.version == Some(1), ..Framing::default() };
-    let mut headers = HeaderMap::with_capacity(response.headers.len() + 2);
+    let mut headers = HeaderMap::with_capacity(response.headers.len() + 1);
     for field in response.headers.iter() {
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Malformed)?;
         if framing.keeps(&name, field.value)? {
@@ -101,7 +104,16 @@ fn parse_one<const N: usize>(wire: &[u8], method: &Method) -> Result<Option<Head
     if let (Some(length), false, true) = (framing.length, framing.chunked, decoder.is_done()) {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
-    Ok(Some(Head { status, headers, decoder, keep_alive, length }))
+    let whole = end.filter(|_| matches!(decoder, Decoder::Length(_))).map(|end| bytes.slice(length..end));
+    Ok(Some(Head { status, headers, decoder, keep_alive, length, whole }))
+}
+
+/// Where the body ends that the first of these headers to tell a length announces behind a head of `length` bytes.
+/// Those that tell another length are refused later.
+fn announced_end(headers: &[httparse::Header<'_>], length: usize) -> Option<usize> {
+    let is_length = |name: &str| name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str());
+    let told = headers.iter().find(|field| is_length(field.name))?;
+    length.checked_add(std::str::from_utf8(told.value).ok()?.trim().parse().ok()?)
 }
 
 /// The part of `copy` that stands where `part` stands in `wire`.
@@ -197,6 +209,19 @@ mod tests {
             (Decoder::chunked(), false)
         );
         assert_eq!(framed(""), (Decoder::UntilClose, false));
+    }
+
+    #[test]
+    fn a_body_that_came_whole_comes_with_its_head() {
+        let whole = |wire: &str| get(wire).unwrap().unwrap().whole;
+        let wire = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabcd";
+        assert_eq!(whole(wire).unwrap(), "abc");
+        assert!(whole(&wire[..wire.len() - 2]).is_none());
+        assert!(
+            whole("HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\nabcd").is_none()
+        );
+        let head = parse(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc", &Method::HEAD).unwrap().unwrap();
+        assert!(head.whole.is_none());
     }
 
     #[test]

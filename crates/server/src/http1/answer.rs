@@ -32,8 +32,8 @@ pub(super) enum Framing {
 impl Form {
     pub(super) fn of(head: &Head) -> Self {
         Self {
-            is_head: head.method == Method::HEAD,
-            is_old: head.version == http::Version::HTTP_10,
+            is_head: head.parts.method == Method::HEAD,
+            is_old: head.parts.version == http::Version::HTTP_10,
             keep_alive: head.keep_alive,
         }
     }

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::request::Parts;
+use http::{Response, StatusCode};
 use http_body::Body;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -37,7 +38,7 @@ pub(crate) struct Patience {
 /// Serves a connection to its end.
 pub(crate) async fn serve<F, B>(
     stream: TcpStream,
-    service: impl Fn(Request<RequestBody>) -> F,
+    service: impl Fn(Box<Parts>, RequestBody) -> F,
     patience: Patience,
     drain: &Drain,
 ) where
@@ -54,7 +55,7 @@ pub(crate) async fn serve<F, B>(
             Waited::End => return,
             Waited::Refused(status, why) => return client.refuse(status, &why).await,
         };
-        match client.exchange(*incoming, &service, drain).await {
+        match client.exchange(incoming, &service, drain).await {
             After::Next => {}
             After::End => return,
             After::Linger => return client.linger().await,
@@ -70,7 +71,7 @@ struct Client {
 
 /// What waiting for a request came to.
 enum Waited {
-    Request(Box<Incoming>),
+    Request(Incoming),
     /// The connection closes without a word.
     End,
     Refused(StatusCode, String),
@@ -164,7 +165,7 @@ impl Client {
     async fn exchange<F, B>(
         &mut self,
         incoming: Incoming,
-        service: impl Fn(Request<RequestBody>) -> F,
+        service: impl Fn(Box<Parts>, RequestBody) -> F,
         drain: &Drain,
     ) -> After
     where
@@ -173,13 +174,8 @@ impl Client {
     {
         let Incoming { head, body } = incoming;
         let mut form = Form::of(&head);
-        let mut request = Request::new(body);
-        *request.method_mut() = head.method;
-        *request.uri_mut() = head.uri;
-        *request.version_mut() = head.version;
-        *request.headers_mut() = head.headers;
         let answered = {
-            let mut serving = pin!(service(request));
+            let mut serving = pin!(service(head.parts, body));
             poll_fn(|cx| match serving.as_mut().poll(cx) {
                 Poll::Ready(response) => Poll::Ready(Some(response)),
                 Poll::Pending => self.poll_meanwhile(cx).map(|()| None),
@@ -193,6 +189,8 @@ impl Client {
         let framing = form.framing(parts.status, body.size_hint().exact());
         let mut head = output::page();
         form.write(&parts, framing, &mut head);
+        // Not kept while the body goes out, which may take long.
+        drop(parts);
         let mut answering = Answering { head: Some(head), framing, ended: false, broken: false };
         let whole = poll_fn(|cx| answering.poll(cx, self, Pin::new(&mut body))).await;
         match (whole, is_read) {

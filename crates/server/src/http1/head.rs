@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use bytes::Bytes;
 use forebay_router::upstream::framing::Decoder;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Uri, Version};
+use http::request::Parts;
+use http::{Method, Request, Uri, Version};
 
 /// Largest head, in bytes.
 pub const HEAD_LIMIT: usize = 128 * 1024;
@@ -20,14 +21,8 @@ const TARGET_LIMIT: usize = 65_534;
 /// A request's head.
 #[derive(Debug)]
 pub struct Head {
-    /// Method.
-    pub method: Method,
-    /// Target.
-    pub uri: Uri,
-    /// 1.0 or 1.1.
-    pub version: Version,
-    /// All headers, as they came.
-    pub headers: HeaderMap,
+    /// Method, target, version, and all headers as they came. Boxed, since it is handed on often.
+    pub parts: Box<Parts>,
     /// How the body is read.
     pub body: Decoder,
     /// Whether the client may send another request on the connection.
@@ -36,6 +31,8 @@ pub struct Head {
     pub awaits_continue: bool,
     /// Bytes of the head on the wire.
     pub length: usize,
+    /// The body, if its length was told and all of it followed the head.
+    pub whole: Option<Bytes>,
 }
 
 /// Why a head is refused.
@@ -75,10 +72,11 @@ pub fn parse(wire: &[u8]) -> Result<Option<Head>, HeadError> {
     if target.len() > TARGET_LIMIT {
         return Err(HeadError::TargetTooLong);
     }
-    // One copy of the head, shared by the target and all values.
-    let copy = Bytes::copy_from_slice(&wire[..length]);
+    // One copy, shared by the target, all values, and the body if that is there.
+    let end = announced_end(request.headers, length).filter(|end| *end <= wire.len());
+    let copy = Bytes::copy_from_slice(&wire[..end.unwrap_or(length)]);
     let share = |part: &[u8]| copy.slice_ref(rebase(&copy, wire, part));
-    let mut headers = HeaderMap::with_capacity(request.headers.len() + 2);
+    let mut headers = HeaderMap::with_capacity(request.headers.len());
     let mut framing = Framing { keep_alive: minor == 1, ..Framing::default() };
     for field in request.headers.iter() {
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Malformed)?;
@@ -86,16 +84,29 @@ pub fn parse(wire: &[u8]) -> Result<Option<Head>, HeadError> {
         let value = HeaderValue::from_maybe_shared(share(field.value)).map_err(|_| HeadError::Malformed)?;
         headers.append(name, value);
     }
+    let mut parts = Box::new(Request::new(()).into_parts().0);
+    parts.method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed)?;
+    parts.uri = Uri::from_maybe_shared(share(target.as_bytes())).map_err(|_| HeadError::Malformed)?;
+    parts.version = if minor == 1 { Version::HTTP_11 } else { Version::HTTP_10 };
+    parts.headers = headers;
+    let body = framing.body(minor)?;
+    let whole = end.filter(|_| matches!(body, Decoder::Length(_))).map(|end| copy.slice(length..end));
     Ok(Some(Head {
-        method: Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed)?,
-        uri: Uri::from_maybe_shared(share(target.as_bytes())).map_err(|_| HeadError::Malformed)?,
-        version: if minor == 1 { Version::HTTP_11 } else { Version::HTTP_10 },
-        headers,
-        body: framing.body(minor)?,
+        parts,
+        body,
         keep_alive: framing.keep_alive && !framing.closes,
         awaits_continue: framing.awaits_continue && minor == 1,
         length,
+        whole,
     }))
+}
+
+/// Where the body ends that the first of these headers to tell a length announces behind a head of `length` bytes.
+/// Those that tell another length are refused later.
+fn announced_end(headers: &[httparse::Header<'_>], length: usize) -> Option<usize> {
+    let is_length = |name: &str| name.eq_ignore_ascii_case(header::CONTENT_LENGTH.as_str());
+    let told = headers.iter().find(|field| is_length(field.name))?;
+    length.checked_add(usize::try_from(number(told.value)?).ok()?)
 }
 
 /// The part of `copy` that stands where `part` stands in `wire`.
@@ -181,9 +192,14 @@ mod tests {
             b"POST /v1/x?a=b HTTP/1.1\r\nhost: h\r\nContent-Length: 3\r\nx-a: 1\r\nx-a: 2\r\n\r\nabcrest";
         let head = parse(wire).unwrap().unwrap();
         assert_eq!(&wire[head.length..], b"abcrest");
-        assert_eq!((head.method.as_str(), head.uri.to_string().as_str()), ("POST", "/v1/x?a=b"));
-        assert_eq!(head.headers.get_all("x-a").iter().collect::<Vec<_>>(), ["1", "2"]);
-        assert_eq!((head.body, head.keep_alive, head.version), (Decoder::Length(3), true, Version::HTTP_11));
+        assert_eq!((head.parts.method.as_str(), head.parts.uri.to_string().as_str()), ("POST", "/v1/x?a=b"));
+        assert_eq!(head.parts.headers.get_all("x-a").iter().collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(
+            (head.body, head.keep_alive, head.parts.version),
+            (Decoder::Length(3), true, Version::HTTP_11)
+        );
+        assert_eq!(head.whole.unwrap(), "abc");
+        assert!(parse(&wire[..head.length + 2]).unwrap().unwrap().whole.is_none());
         for end in 0..head.length {
             assert!(parse(&wire[..end]).unwrap().is_none(), "{end}");
         }

@@ -45,7 +45,7 @@ pub(super) struct Incoming {
 
 /// What waiting for a head came to.
 pub(super) enum Next {
-    Request(Box<Incoming>),
+    Request(Incoming),
     /// The client has closed.
     End,
     Refused(HeadError),
@@ -117,7 +117,7 @@ impl Input {
         self.taken(taken)
     }
 
-    fn taken(&mut self, taken: Result<Option<(Box<Incoming>, usize)>, HeadError>) -> Option<Next> {
+    fn taken(&mut self, taken: Result<Option<(Incoming, usize)>, HeadError>) -> Option<Next> {
         match taken {
             Ok(None) => None,
             Ok(Some((incoming, _))) => {
@@ -129,23 +129,22 @@ impl Input {
     }
 
     /// The request at the start of `wire`, and how many bytes of it were taken: with the body, if all of that is there.
-    fn take(&mut self, wire: &[u8], shared: &Shared) -> Result<Option<(Box<Incoming>, usize)>, HeadError> {
-        let Some(head) = head::parse(wire)? else { return Ok(None) };
-        let rest = &wire[head.length..];
-        let (body, used) = match head.body {
-            Decoder::Done => (RequestBody(Source::Here(Bytes::new())), 0),
-            Decoder::Length(length) if length <= rest.len() as u64 => {
-                let whole = &rest[..usize::try_from(length).unwrap_or(rest.len())];
-                (RequestBody(Source::Here(Bytes::copy_from_slice(whole))), whole.len())
+    fn take(&mut self, wire: &[u8], shared: &Shared) -> Result<Option<(Incoming, usize)>, HeadError> {
+        let Some(mut head) = head::parse(wire)? else { return Ok(None) };
+        let (body, used) = match (&head.body, head.whole.take()) {
+            (Decoder::Done, _) => (RequestBody(Source::Here(Bytes::new())), 0),
+            (_, Some(whole)) => {
+                let length = whole.len();
+                (RequestBody(Source::Here(whole)), length)
             }
-            ref framing => {
+            (framing, None) => {
                 self.body = framing.clone();
                 self.awaits_continue = head.awaits_continue;
                 (RequestBody(Source::Coming(Arc::clone(shared))), 0)
             }
         };
         let used = head.length + used;
-        Ok(Some((Box::new(Incoming { head, body }), used)))
+        Ok(Some((Incoming { head, body }, used)))
     }
 
     /// Looks whether the client has left, while nothing is expected of it. What it sends ahead is kept, up to a limit.
