@@ -88,7 +88,7 @@ fn the_clock_jumps() {
     readers.sort();
     assert_eq!(
         readers,
-        ["access_log.rs", "trials.rs"],
+        ["access_log.rs", "named.rs", "trials.rs"],
         "these read the wall clock, and not for a report alone"
     );
     row("clock jumps", "none", "nothing: whatever decides reads no wall clock", "");
