@@ -144,7 +144,7 @@ fn the_list_of_workers_and_the_metrics_show_ranks() {
         assert_eq!(answer.header("x-forebay-worker"), format!("{}@0", site.workers[0].url()));
         let list = site.admin().await.get("/workers").await.json();
         let shown: Vec<_> =
-            list["workers"].as_array().unwrap().iter().map(|w| (&w["dp_rank"], &w["requests"])).collect();
+            list["workers"].as_array().unwrap().iter().map(|w| (&w["rank"], &w["requests"])).collect();
         assert_eq!(shown, [(&0.into(), &1.into()), (&1.into(), &0.into())]);
         for rank in ["dp_rank=\"0\"", "dp_rank=\"1\""] {
             assert_eq!(site.metric("forebay_worker_eligible", &[rank]).await, 1);
