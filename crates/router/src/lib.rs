@@ -6,7 +6,9 @@
 //! - `admission`: how many at once, and who waits.
 //! - `line`: who waits for a place at a worker.
 //! - [`authority`]: who may do what changes something.
-//! - [`classify`]: the body read, what must not pass taken out, the keys that policies choose by.
+//! - `waits`: what a request waits for before it has a worker.
+//! - `reading`: its body read, as far as its route has to know it.
+//! - [`classify`]: what it asks for, what must not pass taken out, the keys that policies choose by.
 //! - `pick`: the pool that serves what it asks for.
 //! - `call`: a request whose route is known, and how its answer becomes a response.
 //! - [`forward`]: a choice with its load, and another one if that failed.
@@ -62,6 +64,7 @@ mod patience;
 mod pick;
 mod prefill;
 mod ranks;
+mod reading;
 mod record;
 mod records;
 pub mod relay;
@@ -74,6 +77,7 @@ pub mod settings;
 pub mod shard;
 pub mod trial;
 pub mod upstream;
+mod waits;
 
 pub use access_log::{AccessFormat, AccessLog};
 pub use account::Account;

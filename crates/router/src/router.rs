@@ -5,19 +5,16 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use bytes::Bytes;
-use forebay_workers::{By, Reader, Worker, Writer};
+use forebay_workers::{Reader, Worker, Writer};
 use http::request::Parts;
 use http::{HeaderValue, Response, header};
 use tokio::sync::Mutex;
-use tokio::time::{timeout, timeout_at};
 
 use crate::admission::Admission;
 use crate::authority;
 use crate::call::Call;
-use crate::classify::{self, Asked, Classifier, Incoming};
+use crate::classify::{Asked, Incoming};
 use crate::clock;
 use crate::failure::Failure;
 use crate::fanout::Order;
@@ -38,12 +35,9 @@ use crate::settings::RouterSettings;
 use crate::shard::Shard;
 use crate::trial::Trials;
 
-/// Between two attempts of a request that waits for a worker.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
-
 /// Takes requests to workers.
 pub struct Router {
-    admission: Admission,
+    pub(crate) admission: Admission,
     /// The process is about to end.
     draining: AtomicBool,
     pub(crate) reader: Reader,
@@ -274,90 +268,6 @@ impl Router {
                 Box::pin(pair.answer(progress)).await
             }
             _ => forward.to_any_of(pool, asked, None, progress).await,
-        }
-    }
-
-    /// Waits while a reset holds new requests. The request goes on in the trial and the world as they are then.
-    async fn let_in(&self, shard: &Arc<Shard>, call: &mut Call) {
-        call.waited = true;
-        call.record.entered = None;
-        loop {
-            let released = self.trials().gate().released();
-            if call.enter(&self.reader, shard) {
-                return;
-            }
-            released.await;
-        }
-    }
-
-    /// Waits until a worker is well, as long as it may. The request goes on in the trial and the world as they are then.
-    async fn worker_came(&self, shard: &Arc<Shard>, call: &mut Call) -> Option<()> {
-        let limit = self.settings.admission.no_worker_wait;
-        let deadline = limit.and_then(|limit| call.record.account.started.checked_add(limit))?;
-        let came = async {
-            // A worker may be well and yet refuse: it is not asked in a tight loop.
-            tokio::time::sleep(ASK_AGAIN).await;
-            self.reader.wait_for(|world| world.workers().iter().any(|worker| worker.is_awake())).await
-        };
-        timeout_at(deadline.into(), came).await.ok()?;
-        self.let_in(shard, call).await;
-        Some(())
-    }
-
-    /// Waits in line until a worker of the pool may have a place. Who has just come to the end of the line looks once
-    /// more: a place may have come free meanwhile.
-    async fn place_came<'a>(
-        &'a self,
-        shard: &Arc<Shard>,
-        call: &mut Call,
-        (asked, line): (&Asked, &mut Option<InLine<'a>>),
-    ) -> Result<(), Failure> {
-        match line {
-            Some(line) => line.called().await?,
-            None => {
-                let pool = pick_pool(&call.record.account.world, &call.route, asked)?;
-                let places = pool.bound().ok_or(Failure::Overloaded)?;
-                *line = Some(InLine::join(&self.admission, places, pool.label())?);
-            }
-        }
-        self.let_in(shard, call).await;
-        Ok(())
-    }
-
-    /// Reads the body, and what it asks for.
-    async fn classify(&self, call: &mut Call, body: impl Incoming) -> Result<Asked, Failure> {
-        let body = self.read(body).await?;
-        call.record.account.request_bytes = body.len() as u64;
-        let classifier = Classifier {
-            settings: &self.settings,
-            metrics: self.metrics(),
-            policies: call.record.account.world.policies(call.route.by()),
-            all_keys: call.record.account.world.ledger().is_some(),
-            peer: call.peer,
-            parts: &call.parts,
-        };
-        let asked = match call.route.class {
-            Class::Routable(shape) => {
-                let rank = Trust::of(&self.settings).rank_of(&call.parts.headers);
-                let rank = rank.filter(|_| call.route.by() == By::Rank);
-                Ok(Asked { rank, ..classifier.prompt(shape, &body)? })
-            }
-            _ => {
-                // What the table does not know may change something each time that it is sent.
-                let once_only = call.route.is_unknown() && !call.parts.method.is_safe();
-                classifier.opaque(&body).map(|asked| Asked { once_only, ..asked })
-            }
-        }?;
-        call.record.account.stripped.extend_from_slice(&asked.stripped);
-        Ok(asked)
-    }
-
-    /// Reads the body whole, within its limits.
-    async fn read(&self, body: impl Incoming) -> Result<Bytes, Failure> {
-        let mut reading = pin!(classify::read_body(body, self.settings.max_payload_bytes));
-        match self.settings.times.client_body {
-            Some(limit) => timeout(limit, reading.as_mut()).await.unwrap_or(Err(Failure::BodyTimeout)),
-            None => reading.await,
         }
     }
 
