@@ -5,9 +5,6 @@ use super::holders::{BLOCK_OVERHEAD, Holders};
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// In [`Node::newer`]: the node is not in the list of recency.
-pub(super) const UNLISTED: u32 = u32::MAX - 1;
-
 /// A run of chain hashes that the same workers hold. One cache line: a descent that matches the whole run
 /// reads nothing else.
 #[derive(Debug)]
@@ -22,17 +19,16 @@ pub(super) struct Node {
     /// The node this run continues; for a free node the next free one.
     pub(super) parent: u32,
     pub(super) children: u32,
-    /// Neighbours in the list of recency.
-    pub(super) older: u32,
-    pub(super) newer: u32,
+    /// Whether the queue of recency has an entry for this number, which outlives the node.
+    pub(super) is_listed: bool,
 }
 
 impl Node {
-    /// A node that is in no list. `run` must not be empty.
+    /// A node without children. `run` must not be empty.
     pub(super) fn new(run: Box<[u64]>, holders: Holders, parent: u32) -> Self {
         let first = run.first().copied().unwrap_or_default();
         let last = run.last().copied().unwrap_or_default();
-        Self { first, last, run, holders, parent, children: 0, older: NONE, newer: UNLISTED }
+        Self { first, last, run, holders, parent, children: 0, is_listed: false }
     }
 
     /// Bytes on the heap, the allocator's included.
@@ -123,7 +119,8 @@ impl Arena {
         if self.free != NONE {
             let id = self.free;
             self.free = self.get(id).parent;
-            *self.get_mut(id) = node;
+            let is_listed = self.get(id).is_listed;
+            *self.get_mut(id) = Node { is_listed, ..node };
             return id;
         }
         if self.nodes.len() == self.nodes.capacity() {
@@ -140,7 +137,6 @@ impl Arena {
         node.run = Box::default();
         node.holders = Holders::EMPTY;
         node.parent = free;
-        node.newer = UNLISTED;
         self.free = id;
         self.used -= 1;
     }

@@ -135,6 +135,11 @@ impl Holders {
         old.filter(|&old| liveness.is_live(old)).map(Stamp::tick)
     }
 
+    /// Tick of the last use by anybody, whether it counts or not.
+    pub(super) fn last_use(&self) -> u64 {
+        self.as_slice().iter().map(|stamp| stamp.tick()).max().unwrap_or(0)
+    }
+
     /// The stamps that count.
     pub(super) fn live_stamps<'a>(&'a self, liveness: &'a Liveness) -> impl Iterator<Item = Stamp> + 'a {
         self.as_slice().iter().copied().filter(|&stamp| liveness.is_live(stamp))

@@ -27,10 +27,10 @@ pub(super) struct Tree {
     // hand each line over.
     /// Counts recordings; stamps carry it.
     tick: u64,
-    recency: Recency,
     /// Where the last descent went.
     path: SmallVec<[Step; 3]>,
     arena: Arena,
+    recency: Recency,
     index: Index,
     liveness: Liveness,
     holdings: Holdings,
@@ -104,6 +104,7 @@ impl Tree {
         size_of::<Self>()
             + self.arena.bytes()
             + self.index.bytes()
+            + self.recency.bytes()
             + self.liveness.heap_bytes()
             + self.holdings.heap_bytes()
             + if self.path.spilled() { self.path.capacity() * size_of::<Step>() } else { 0 }
@@ -221,15 +222,11 @@ impl Tree {
         let keep = (blocks - before) as usize;
         let node = self.arena.get(lower);
         if keep == node.run.len() {
-            self.recency.touch(lower, &mut self.arena);
             return true;
         }
         let cost = run_bytes(0) + node.holders.heap_bytes();
         if !self.make_room(cost, node.run[keep]) {
             self.path.pop();
-            if self.pinned() != NONE {
-                self.recency.touch(self.pinned(), &mut self.arena);
-            }
             return false;
         }
         let node = self.arena.get_mut(lower);
@@ -245,7 +242,6 @@ impl Tree {
         self.arena.get_mut(lower).parent = upper;
         self.index.replace(first, lower, upper);
         self.index.insert(lower, &self.arena);
-        self.recency.touch(upper, &mut self.arena);
         if let Some(end) = self.path.last_mut() {
             end.node = upper;
         }
@@ -285,7 +281,7 @@ impl Tree {
         self.holdings.used(stamp.slot(), None, stamp.tick(), node.run.len());
         let id = self.arena.insert(node);
         self.index.insert(id, &self.arena);
-        self.recency.touch(id, &mut self.arena);
+        self.recency.list(id, &mut self.arena);
         if parent != NONE {
             self.arena.get_mut(parent).children += 1;
         }
@@ -302,7 +298,8 @@ impl Tree {
 
     /// Evicts until a node that starts with `first` and `heap` more bytes fit.
     fn make_room(&mut self, heap: usize, first: u64) -> bool {
-        while self.resident_bytes() + heap + self.arena.growth() + self.index.growth(first) > self.bound {
+        let growth = |tree: &Self| tree.arena.growth() + tree.index.growth(first) + tree.recency.growth();
+        while self.resident_bytes() + heap + growth(self) > self.bound {
             if !self.evict_one() {
                 return false;
             }
@@ -318,20 +315,8 @@ impl Tree {
         if self.arena.used() < used {
             return true;
         }
-        loop {
-            let mut victim = self.recency.oldest();
-            if victim != NONE && victim == self.pinned() {
-                victim = self.arena.get(victim).newer;
-            }
-            if victim == NONE {
-                return false;
-            }
-            if self.arena.get(victim).children == 0 {
-                self.remove_leaf(victim);
-                return true;
-            }
-            self.recency.unlist(victim, &mut self.arena);
-        }
+        let victim = self.recency.oldest(self.pinned(), &mut self.arena);
+        victim.inspect(|&leaf| self.remove_leaf(leaf)).is_some()
     }
 
     /// Looks at the next few nodes for entries that do not count any more.
@@ -373,15 +358,14 @@ impl Tree {
             self.holdings.lost(stamp.slot(), stamp.tick(), node.run.len());
         }
         self.index.remove(first, id);
-        self.recency.unlist(id, &mut self.arena);
         self.arena.remove(id);
         if parent == NONE {
             return;
         }
         let above = self.arena.get_mut(parent);
         above.children -= 1;
-        if above.children == 0 && !Recency::is_listed(parent, &self.arena) {
-            self.recency.append(parent, &mut self.arena);
+        if above.children == 0 {
+            self.recency.list(parent, &mut self.arena);
         }
     }
 }

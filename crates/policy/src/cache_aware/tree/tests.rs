@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use proptest::prelude::*;
 
 use super::*;
-use crate::cache_aware::arena::UNLISTED;
 use crate::key::PrefixKey;
 
 const AMPLE: usize = 64 << 20;
@@ -130,23 +129,23 @@ fn check(tree: &Tree) {
     for &id in &used {
         assert_eq!(tree.arena.get(id).children, children.get(&id).copied().unwrap_or(0));
         assert!(tree.arena.get(id).children > 0 || listed.contains(&id));
-        assert_eq!(tree.arena.get(id).newer != UNLISTED, listed.contains(&id));
+        assert_eq!(tree.arena.get(id).is_listed, listed.contains(&id));
     }
 }
 
-/// The list of recency from the back.
-fn listed(tree: &Tree) -> Vec<u32> {
-    let mut ids = Vec::new();
-    let mut at = tree.recency.oldest();
-    while at != NONE {
-        ids.push(at);
-        at = tree.arena.get(at).newer;
-    }
-    ids
+/// The numbers that have an entry in the queue, each once.
+fn listed(tree: &Tree) -> BTreeSet<u32> {
+    let ids: Vec<u32> = tree.recency.listed().collect();
+    let set: BTreeSet<u32> = ids.iter().copied().collect();
+    assert_eq!(set.len(), ids.len());
+    set
 }
 
-fn last_use(tree: &Tree, id: u32) -> u64 {
-    tree.arena.get(id).holders.as_slice().iter().map(|stamp| stamp.tick()).max().unwrap_or(0)
+/// Last use and number of every leaf.
+fn leaves(tree: &Tree) -> BTreeSet<(u64, u32)> {
+    let used = (0..tree.arena.numbers()).filter(|&id| tree.arena.get(id).is_used());
+    let leaves = used.filter(|&id| tree.arena.get(id).children == 0);
+    leaves.map(|id| (tree.arena.get(id).holders.last_use(), id)).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -309,10 +308,9 @@ proptest! {
             }
             tree.path.clear();
             for _ in 0..evictions {
-                let leaves = listed(&tree).into_iter().filter(|&id| tree.arena.get(id).children == 0);
-                let uses: Vec<u64> = leaves.map(|id| last_use(&tree, id)).collect();
-                prop_assert!(uses.is_sorted(), "{:?}", uses);
-                prop_assert_eq!(tree.evict_one(), !uses.is_empty());
+                let oldest = leaves(&tree).into_iter().min();
+                prop_assert_eq!(tree.evict_one(), oldest.is_some());
+                prop_assert!(oldest.is_none_or(|oldest| !leaves(&tree).contains(&oldest)));
                 check(&tree);
             }
         }
