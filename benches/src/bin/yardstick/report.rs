@@ -87,36 +87,43 @@ pub(crate) fn startup(starts: &[Start]) -> String {
     )
 }
 
-pub(crate) fn threads(threads: &Result<Threads, Failure>) -> String {
-    let threads = match threads {
-        Ok(threads) => threads,
+pub(crate) fn threads(threads: &Result<Vec<Threads>, Failure>) -> String {
+    let all = match threads {
+        Ok(all) => all,
         Err(why) => return format!("## Threads\n\nNot measured: {why}.\n\n"),
     };
     let mut text = format!(
-        "## Two threads against one, 2 KiB prompt, {:.0} requests/s offered\n\n| threads | requests/s | p50 µs | CPU µs/request | sleeps/request | futex calls/request | errors |\n|---|---|---|---|---|---|---|\n",
-        threads.offered
+        "## Two threads against one, 2 KiB prompt, {:.0} requests/s offered\n\n| router | threads | requests/s | p50 µs | CPU µs/request | sleeps/request | futex calls/request | errors | CPU, two ÷ one |\n|---|---|---|---|---|---|---|---|---|\n",
+        all.first().map_or(0.0, |threads| threads.offered)
     );
-    for (count, (samples, futexes)) in (1..).zip(threads.samples.iter().zip(threads.futexes)) {
-        let errors: u64 = samples.iter().map(|sample| sample.errors).sum();
-        let _ = writeln!(
-            text,
-            "| {count} | {:.0} | {:.0} | {:.1} | {:.2} | {} | {errors} |",
-            median(samples.iter().map(|sample| sample.rate)),
-            micros(samples, |sample| sample.p50),
-            micros(samples, |sample| sample.cpu),
-            median(samples.iter().map(|sample| sample.sleeps)),
-            futexes.map_or_else(|| "not traced".to_owned(), |calls| format!("{calls:.3}")),
-        );
+    for threads in all {
+        for (count, (samples, futexes)) in (1..).zip(threads.samples.iter().zip(threads.futexes)) {
+            let errors: u64 = samples.iter().map(|sample| sample.errors).sum();
+            let _ = writeln!(
+                text,
+                "| {} | {count} | {:.0} | {:.0} | {:.1} | {:.2} | {} | {errors} | {} |",
+                threads.router.name(),
+                median(samples.iter().map(|sample| sample.rate)),
+                micros(samples, |sample| sample.p50),
+                micros(samples, |sample| sample.cpu),
+                median(samples.iter().map(|sample| sample.sleeps)),
+                futexes.map_or_else(|| "not traced".to_owned(), |calls| format!("{calls:.3}")),
+                if count == 1 { String::new() } else { two_by_one(&threads.samples) },
+            );
+        }
     }
-    let [one, two] = &threads.samples;
+    text + "\n"
+}
+
+fn two_by_one([one, two]: &[Vec<Sample>; 2]) -> String {
+    let errors: u64 = one.iter().chain(two).map(|sample| sample.errors).sum();
+    if errors > 0 {
+        return format!("none: {errors} errors");
+    }
     let pairs = one.iter().zip(two);
     let mut ratios: Vec<_> = pairs.map(|(one, two)| two.cpu.as_secs_f64() / one.cpu.as_secs_f64()).collect();
     ratios.sort_by(f64::total_cmp);
-    let ratio = match threads.samples.iter().flatten().map(|sample| sample.errors).sum::<u64>() {
-        0 => spread(&ratios),
-        errors => format!("none: {errors} errors"),
-    };
-    text + &format!("\nCPU with two ÷ with one: {ratio}.\n\n")
+    spread(&ratios)
 }
 
 /// Median, and the extremes behind it.

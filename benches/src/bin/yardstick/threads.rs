@@ -1,4 +1,5 @@
-//! One runtime thread against two, at the same offered load: what the second one costs.
+//! One runtime thread against two, at the same offered load: what the second one costs. haproxy goes through the same, because
+//! on a machine of two cores the second thread shares its core with the clients, whoever's thread it is.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -22,6 +23,7 @@ const SHARE: f64 = 0.4;
 const TRACED: &str = "3";
 
 pub(crate) struct Threads {
+    pub(crate) router: Router,
     /// Requests per second that were offered.
     pub(crate) offered: f64,
     /// With one thread, with two.
@@ -30,30 +32,57 @@ pub(crate) struct Threads {
     pub(crate) futexes: [Option<f64>; 2],
 }
 
-pub(crate) async fn measure(places: &Places, effort: Effort) -> Result<Threads, Failure> {
+/// Routers that let one choose how many threads they have.
+const THREADED: [Router; 2] = [Router::Forebay, Router::Haproxy];
+
+/// All at the load that the first one is offered, pair by pair.
+pub(crate) async fn measure(places: &Places, effort: Effort) -> Result<Vec<Threads>, Failure> {
     let shape = Case::Prompt2KiB.shape().ok_or_else(|| Failure::Refused("no shape".to_owned()))?;
     let site = Site::start(&shape.worker(), shape.requests())?;
+    let routers = THREADED.into_iter().filter(|router| router.program(places).is_some());
     let mut sides = Vec::new();
-    for threads in [1, 2] {
-        let launch = site.launch(places, threads, CORES);
-        let running = Router::Forebay.start(&launch, &site.requests[0]).await?;
-        sides.push((site.plan(running.addr, shape.clients), running));
+    for router in routers.flat_map(|router| [(router, 1), (router, 2)]) {
+        let launch = site.launch(places, router.1, CORES);
+        let running = router.0.start(&launch, &site.requests[0]).await?;
+        sides.push(Side {
+            router: router.0,
+            plan: site.plan(running.addr, shape.clients),
+            running,
+            samples: Vec::new(),
+        });
     }
-    let peak = sample::take(&sides[0].0, &shape, effort.length, None).await;
-    let offered = peak.rate * SHARE;
-    let mut result = Threads { offered, samples: [Vec::new(), Vec::new()], futexes: [None, None] };
-    for (plan, _) in &mut sides {
-        plan.rate = Some(offered);
+    let Some(first) = sides.first() else { return Ok(Vec::new()) };
+    let offered = sample::take(&first.plan, &shape, effort.length, None).await.rate * SHARE;
+    for side in &mut sides {
+        side.plan.rate = Some(offered);
     }
     for _ in 0..effort.pairs {
-        for ((plan, running), samples) in sides.iter().zip(&mut result.samples) {
-            samples.push(sample::take(plan, &shape, effort.length, Some(&running.process)).await);
+        for side in &mut sides {
+            side.samples
+                .push(sample::take(&side.plan, &shape, effort.length, Some(&side.running.process)).await);
         }
     }
-    for ((plan, running), futexes) in sides.iter().zip(&mut result.futexes) {
-        *futexes = count_futexes(plan, running, places).await;
+    let mut results = Vec::new();
+    let mut sides = sides.into_iter();
+    while let (Some(one), Some(two)) = (sides.next(), sides.next()) {
+        let futexes = [one.futexes(places).await, two.futexes(places).await];
+        results.push(Threads { router: one.router, offered, samples: [one.samples, two.samples], futexes });
     }
-    Ok(result)
+    Ok(results)
+}
+
+/// A router with a number of threads.
+struct Side {
+    router: Router,
+    plan: Plan,
+    running: Running,
+    samples: Vec<Sample>,
+}
+
+impl Side {
+    async fn futexes(&self, places: &Places) -> Option<f64> {
+        count_futexes(&self.plan, &self.running, places).await
+    }
 }
 
 async fn count_futexes(plan: &Plan, running: &Running, places: &Places) -> Option<f64> {

@@ -13,15 +13,17 @@ const MEMORY: u64 = 32;
 /// Excess that a prefix is worth computing elsewhere for, against the price of that.
 const PATIENCE: u64 = 4;
 
-/// Slots from here on are not watched.
-const SLOTS: usize = 1 << 16;
-
 /// Sums of how much longer holders' queues were than the shortest, for each prefix.
 #[derive(Debug)]
 pub(super) struct Crowding {
     places: Box<[Place]>,
-    /// Tokens of work that each slot was ever given. Less what is pending there it is what the worker has done.
-    given: Vec<u64>,
+}
+
+/// Tokens of work that a worker was ever given, and those of them that it has yet to compute.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    pub(super) given: u64,
+    pub(super) pending: u64,
 }
 
 /// One prefix that is watched.
@@ -56,30 +58,19 @@ pub(super) struct Match {
 
 impl Crowding {
     pub(super) fn new() -> Self {
-        Self { places: vec![Place::default(); PLACES].into(), given: Vec::new() }
+        Self { places: vec![Place::default(); PLACES].into() }
     }
 
     /// Bytes on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.places) + self.given.capacity() * size_of::<u64>()
+        size_of_val(&*self.places)
     }
 
-    /// `slot` has so many more tokens to compute.
-    pub(super) fn given(&mut self, slot: Slot, tokens: u64) {
-        let at = slot.0 as usize;
-        if at < SLOTS {
-            if self.given.len() <= at {
-                self.given.resize(at + 1, 0);
-            }
-            self.given[at] += tokens;
-        }
-    }
-
-    /// Whether the prefix should have one more holder. `pending` tells what a slot has yet to compute.
-    pub(super) fn is_crowded(&mut self, found: &Match, pending: impl Fn(Slot) -> u64) -> bool {
+    /// Whether the prefix should have one more holder. `work` tells what a slot was given.
+    pub(super) fn is_crowded(&mut self, found: &Match, work: impl Fn(Slot) -> Work) -> bool {
         let place = &mut self.places[found.prefix as usize % PLACES];
         if place.prefix != found.prefix {
-            let done = self.given.get(found.holder.0 as usize).copied().unwrap_or(0);
+            let done = work(found.holder).given;
             *place =
                 Place { prefix: found.prefix, excess: 0, choice: found.choice, slot: found.holder, done };
         }
@@ -90,8 +81,8 @@ impl Crowding {
             place.choice = found.choice;
         }
         // Who waits for the prefix itself would wait as long for it elsewhere.
-        let given = self.given.get(place.slot.0 as usize).copied().unwrap_or(u64::MAX);
-        if given.saturating_sub(pending(place.slot)) >= place.done {
+        let Work { given, pending } = work(place.slot);
+        if given.saturating_sub(pending) >= place.done {
             let excess = (place.excess + found.there).saturating_sub(found.elsewhere);
             if excess != place.excess {
                 (place.excess, place.choice) = (excess, found.choice);
@@ -100,12 +91,11 @@ impl Crowding {
         place.excess > PATIENCE * found.price
     }
 
-    /// The prefix that was found will be computed at `slot` too.
-    pub(super) fn spread(&mut self, found: &Match, slot: Slot) {
+    /// The prefix that was found will be computed at `slot` too, which was `given` so many tokens before.
+    pub(super) fn spread(&mut self, found: &Match, slot: Slot, given: u64) {
         let Match { prefix, price, choice, .. } = *found;
         let place = &mut self.places[prefix as usize % PLACES];
-        let given = self.given.get(slot.0 as usize).copied().unwrap_or(0);
-        *place = Place { prefix, excess: 0, choice, slot, done: given + price };
+        *place = Place { prefix, excess: 0, choice, slot, done: given.saturating_add(price) };
     }
 }
 
@@ -119,20 +109,22 @@ mod tests {
         Match { prefix: 77, holder: HOLDER, there, elsewhere, price: 1000, workers: 4, choice: 0 }
     }
 
+    const IDLE: Work = Work { given: 0, pending: 0 };
+
     /// Looks at the same match so many times in a row; gives when it was crowded first.
-    fn looks(crowding: &mut Crowding, found: &Match, pending: u64, times: usize) -> Option<usize> {
+    fn looks(crowding: &mut Crowding, found: &Match, work: Work, times: usize) -> Option<usize> {
         (0..times).find(|look| {
             let found = Match { choice: found.choice + *look as u64, ..*found };
-            crowding.is_crowded(&found, |_| pending)
+            crowding.is_crowded(&found, |_| work)
         })
     }
 
     #[test]
     fn a_queue_that_stays_longer_than_another_is_a_crowd() {
         let mut crowding = Crowding::new();
-        assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 20), Some(8));
-        crowding.spread(&found(1500, 1000), Slot(2));
-        assert_eq!(looks(&mut crowding, &found(1500, 1000), 0, 4), None);
+        assert_eq!(looks(&mut crowding, &found(1500, 1000), IDLE, 20), Some(8));
+        crowding.spread(&found(1500, 1000), Slot(2), 0);
+        assert_eq!(looks(&mut crowding, &found(1500, 1000), IDLE, 4), None);
     }
 
     #[test]
@@ -140,18 +132,18 @@ mod tests {
         let mut crowding = Crowding::new();
         for round in 0..1000 {
             let at = |found: Match, choice| Match { choice, ..found };
-            assert_eq!(looks(&mut crowding, &at(found(1500, 1000), 2 * round), 0, 1), None);
-            assert_eq!(looks(&mut crowding, &at(found(300, 1000), 2 * round + 1), 0, 1), None);
+            assert_eq!(looks(&mut crowding, &at(found(1500, 1000), 2 * round), IDLE, 1), None);
+            assert_eq!(looks(&mut crowding, &at(found(300, 1000), 2 * round + 1), IDLE, 1), None);
         }
     }
 
     #[test]
     fn waiting_for_the_prefix_itself_is_no_crowd() {
         let mut crowding = Crowding::new();
-        crowding.given(HOLDER, 1000);
-        assert_eq!(looks(&mut crowding, &found(1000, 250), 1000, 50), None);
+        let work = |pending| Work { given: 1000, pending };
+        assert_eq!(looks(&mut crowding, &found(1000, 250), work(1000), 50), None);
         // Once it is computed, waiting counts.
-        assert!(looks(&mut crowding, &found(1000, 250), 0, 50).is_some());
+        assert!(looks(&mut crowding, &found(1000, 250), work(0), 50).is_some());
     }
 
     #[test]
@@ -159,14 +151,7 @@ mod tests {
         let mut crowding = Crowding::new();
         for round in 0..200 {
             let found = Match { choice: 121 * round, ..found(1900, 1000) };
-            assert_eq!(looks(&mut crowding, &found, 0, 1), None);
+            assert_eq!(looks(&mut crowding, &found, IDLE, 1), None);
         }
-    }
-
-    #[test]
-    fn a_wild_slot_takes_no_memory() {
-        let mut crowding = Crowding::new();
-        crowding.given(Slot(u32::MAX), 10);
-        assert_eq!(crowding.heap_bytes(), Crowding::new().heap_bytes());
     }
 }

@@ -37,7 +37,7 @@ use crate::fleet::{Fleet, Slot};
 use crate::key::PrefixKey;
 use crate::settings::CacheAwareSettings;
 use cheapest::{Cheapest, Offer};
-use crowding::{Crowding, Match};
+use crowding::{Crowding, Match, Work};
 use tree::{Level, Tree};
 use warmth::Warmth;
 
@@ -94,7 +94,6 @@ impl CacheAware {
         if !key.is_empty() {
             self.tree.record(key.blocks(), slot, prompt.blocks(fleet.cache_tokens(index)));
         }
-        self.crowding.given(slot, prompt.uncached(held));
         self.warmth.chose(slot, prompt.uncached(held), eligible, self.choices);
         self.choices += 1;
         Some(Pick {
@@ -279,10 +278,13 @@ impl<'a, F: Fleet> Round<'a, F> {
         let price = self.prompt.uncached(0) - self.prompt.uncached(held);
         let (slot, workers) = (self.fleet.slot(holder), self.eligible);
         let found = Match { prefix, holder: slot, there, elsewhere, price, workers, choice: self.choice };
+        let given = |slot| self.warmth.given(slot).ever;
         let pending = |slot| self.fleet.find(slot).map_or(0, |i| self.fleet.pending_tokens(i));
-        let crowded = crowding.is_crowded(&found, pending) && elsewhere < there;
+        let work = |slot| Work { given: given(slot), pending: pending(slot) };
+        let crowded = crowding.is_crowded(&found, work) && elsewhere < there;
         if crowded {
-            crowding.spread(&found, self.fleet.slot(self.elsewhere));
+            let to = self.fleet.slot(self.elsewhere);
+            crowding.spread(&found, to, given(to));
         }
         crowded
     }

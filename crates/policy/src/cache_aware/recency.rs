@@ -71,7 +71,12 @@ impl Recency {
     }
 
     /// As [`Recency::oldest`]; leaves the entry of `spared` aside.
-    fn search(&mut self, spared: u32, aside: &mut Option<Reverse<Entry>>, arena: &mut Arena) -> Option<Entry> {
+    fn search(
+        &mut self,
+        spared: u32,
+        aside: &mut Option<Reverse<Entry>>,
+        arena: &mut Arena,
+    ) -> Option<Entry> {
         let mut best: Option<Entry> = None;
         let mut looks = 0;
         while looks < LOOKS

@@ -26,13 +26,15 @@ pub(super) struct Warmth {
     generation: Option<u64>,
 }
 
-/// What a worker was given, fading.
+/// What a worker was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Given {
-    /// Tokens to compute.
+    /// Tokens to compute, fading.
     pub(super) tokens: u64,
     /// Prompts, in parts of one so that they can fade.
     pub(super) prompts: u64,
+    /// Tokens to compute since it was first seen.
+    pub(super) ever: u64,
 }
 
 /// Parts of one prompt in [`Given::prompts`].
@@ -54,7 +56,7 @@ impl Warmth {
         self.given.capacity() * size_of::<Given>() + self.cold.capacity() * size_of::<Cold>()
     }
 
-    /// What a slot was given lately.
+    /// What a slot was given. One that is not watched was given nothing.
     pub(super) fn given(&self, slot: Slot) -> Given {
         self.given.get(slot.0 as usize).copied().unwrap_or_default()
     }
@@ -93,7 +95,7 @@ impl Warmth {
             });
         if let Some(given) = self.given.get_mut(at) {
             let count = count.max(1);
-            *given = Given { tokens: tokens / count, prompts: prompts / count };
+            (given.tokens, given.prompts) = (tokens / count, prompts / count);
         }
     }
 
@@ -108,6 +110,7 @@ impl Warmth {
         if let Some(given) = self.given.get_mut(slot.0 as usize) {
             given.tokens += tokens;
             given.prompts += ONE;
+            given.ever += tokens;
         }
         for cold in &mut self.cold {
             cold.choices += 1;
