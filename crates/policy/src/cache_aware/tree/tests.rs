@@ -6,6 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::key::PrefixKey;
+use model::{Action, Model, prompts, steps};
+
+mod capacity;
+mod model;
 
 const AMPLE: usize = 64 << 20;
 
@@ -39,64 +43,6 @@ fn insert(tree: &mut Tree, blocks: &[u8], slot: u32, now_ms: u64) {
     let key = chain(blocks);
     tree.descend(&key, now_ms);
     tree.record(&key, Slot(slot), None);
-}
-
-/// Every prefix of every prompt, and for each holder the number of its last use.
-#[derive(Default)]
-struct Model {
-    prefixes: HashMap<Vec<u8>, BTreeMap<u32, u64>>,
-    uses: u64,
-    mark: Option<(u64, u64)>,
-}
-
-impl Model {
-    const PERIOD_MS: u64 = 10_000;
-
-    fn access(&mut self, now_ms: u64) {
-        let (then, uses) = *self.mark.get_or_insert((now_ms, self.uses));
-        if now_ms - then >= Self::PERIOD_MS {
-            for holders in self.prefixes.values_mut() {
-                holders.retain(|_, last| *last > uses);
-            }
-            self.mark = Some((now_ms, self.uses));
-        }
-    }
-
-    fn insert(&mut self, blocks: &[u8], slot: u32) {
-        self.uses += 1;
-        for len in 1..=blocks.len() {
-            self.prefixes.entry(blocks[..len].to_vec()).or_default().insert(slot, self.uses);
-        }
-    }
-
-    fn forget(&mut self, slot: u32) {
-        for holders in self.prefixes.values_mut() {
-            holders.remove(&slot);
-        }
-    }
-
-    /// Drops what the tree has dropped, which must be ends of what it knew. (That it is the right ends is another test.)
-    fn evict(&mut self, tree: &Tree) -> Result<(), TestCaseError> {
-        let used = (0..tree.arena.numbers()).map(|id| tree.arena.get(id));
-        let kept: BTreeSet<u64> = used.flat_map(|node| node.run.iter().copied()).collect();
-        let is_kept = |prefix: &Vec<u8>| chain(prefix).last().is_some_and(|hash| kept.contains(hash));
-        let (stayed, gone): (Vec<_>, Vec<_>) = self.prefixes.keys().cloned().partition(is_kept);
-        for prefix in gone {
-            prop_assert!(stayed.iter().all(|longer| !longer.starts_with(&prefix)));
-            self.prefixes.remove(&prefix);
-        }
-        Ok(())
-    }
-
-    fn matches(&self, blocks: &[u8]) -> BTreeMap<u32, usize> {
-        let mut longest = BTreeMap::new();
-        for len in 1..=blocks.len() {
-            for &slot in self.prefixes.get(&blocks[..len]).into_iter().flat_map(BTreeMap::keys) {
-                longest.insert(slot, len);
-            }
-        }
-        longest
-    }
 }
 
 /// What must hold between two calls, even if hashes collide.
@@ -146,33 +92,6 @@ fn leaves(tree: &Tree) -> BTreeSet<(u64, u32)> {
     let used = (0..tree.arena.numbers()).filter(|&id| tree.arena.get(id).is_used());
     let leaves = used.filter(|&id| tree.arena.get(id).children == 0);
     leaves.map(|id| (tree.arena.get(id).holders.last_use(), id)).collect()
-}
-
-#[derive(Clone, Debug)]
-enum Action {
-    Insert(Vec<u8>, u32),
-    Match(Vec<u8>),
-    Forget(u32),
-    Wait(u64),
-    Clear,
-}
-
-fn prompts() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![
-        4 => prop::collection::vec(0_u8..2, 0..12),
-        1 => (0_u8..6, 1_usize..80).prop_map(|(block, len)| vec![block; len]),
-    ]
-}
-
-fn steps(most: usize) -> impl Strategy<Value = Vec<Action>> {
-    let step = prop_oneof![
-        12 => (prompts(), 0_u32..6).prop_map(|(prompt, slot)| Action::Insert(prompt, slot)),
-        4 => prompts().prop_map(Action::Match),
-        1 => (0_u32..6).prop_map(Action::Forget),
-        1 => (0_u64..15_000).prop_map(Action::Wait),
-    ];
-    let rare = prop_oneof![60 => step, 1 => Just(Action::Clear)];
-    prop::collection::vec(rare, 1..most)
 }
 
 /// Runs the same steps on tree and model; `compare` gets the matches of both.
@@ -464,49 +383,5 @@ fn short_and_long_prompts_cost_less_than_forty_bytes_a_block() {
         }
         let each = tree.resident_bytes() / (4999 * blocks);
         assert!(each <= limit, "{blocks} blocks: {each} bytes each");
-    }
-}
-
-/// A worker's cache as the engine keeps it: blocks, least recently used first.
-struct Cache {
-    capacity: usize,
-    blocks: Vec<u64>,
-}
-
-impl Cache {
-    fn touch(&mut self, key: &[u64]) -> usize {
-        let found = key.iter().take_while(|hash| self.blocks.contains(hash)).count();
-        for hash in key.iter().rev() {
-            self.blocks.retain(|known| known != hash);
-            self.blocks.push(*hash);
-        }
-        let surplus = self.blocks.len().saturating_sub(self.capacity);
-        self.blocks.drain(..surplus);
-        found
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(30))]
-
-    #[test]
-    fn with_a_capacity_the_tree_predicts_what_the_worker_still_holds(
-        prompts in prop::collection::vec((0_u8..40, 0_u8..6, 1_usize..8), 300..800),
-    ) {
-        let mut tree = Tree::new(AMPLE, 0);
-        let mut cache = Cache { capacity: 200, blocks: Vec::new() };
-        let (mut predicted, mut found, mut wrong) = (0, 0, 0);
-        for (head, tail, len) in prompts {
-            let mut blocks = vec![head; 4];
-            blocks.extend(vec![100 + tail; len]);
-            let key = chain(&blocks);
-            tree.descend(&key, 0);
-            let held = tree.blocks_held_by(Slot(3));
-            tree.record(&key, Slot(3), Some(200));
-            let real = cache.touch(&key);
-            (predicted, found, wrong) = (predicted + held, found + real, wrong + held.abs_diff(real));
-            check(&tree);
-        }
-        prop_assert!(wrong * 12 < found, "predicted {}, found {}, wrong {}", predicted, found, wrong);
     }
 }
