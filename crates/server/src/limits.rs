@@ -8,8 +8,12 @@ use crate::rules::{BOOL, COUNT, DURATION, FACTOR, LIMIT, MILLISECONDS, PLACES, S
 use crate::settings::DrainSettings;
 
 /// The breakers' knobs.
-pub(crate) fn breaker(given: [Option<Given>; 5], or: &BreakerSettings) -> Result<BreakerSettings, Rejected> {
-    let [disable, failures, successes, open_for, window] = given;
+pub(crate) fn breaker(
+    disable: Option<Given>,
+    [failures, successes]: [Option<Given>; 2],
+    [open_for, window]: [Option<Given>; 2],
+    or: &BreakerSettings,
+) -> Result<BreakerSettings, Rejected> {
     Ok(BreakerSettings {
         enabled: !BOOL.read("disable-circuit-breaker", disable, !or.enabled)?,
         failure_threshold: COUNT.read("cb-failure-threshold", failures, or.failure_threshold)?,
@@ -20,8 +24,11 @@ pub(crate) fn breaker(given: [Option<Given>; 5], or: &BreakerSettings) -> Result
 }
 
 /// The knobs of retries.
-pub(crate) fn retry(given: [Option<Given>; 6], or: &RetrySettings) -> Result<RetrySettings, Rejected> {
-    let [disable, attempts, initial, max, multiplier, jitter] = given;
+pub(crate) fn retry(
+    [disable, attempts]: [Option<Given>; 2],
+    [initial, max, multiplier, jitter]: [Option<Given>; 4],
+    or: &RetrySettings,
+) -> Result<RetrySettings, Rejected> {
     Ok(RetrySettings {
         enabled: !BOOL.read("disable-retries", disable, !or.enabled)?,
         attempts: COUNT.read("retry-max-retries", attempts, or.attempts)?,
@@ -33,8 +40,11 @@ pub(crate) fn retry(given: [Option<Given>; 6], or: &RetrySettings) -> Result<Ret
 }
 
 /// The time limits of the request path.
-pub(crate) fn times(given: [Option<Given>; 5], or: &TimeSettings) -> Result<TimeSettings, Rejected> {
-    let [connect, response_header, stream_idle, request, client_body] = given;
+pub(crate) fn times(
+    [connect, response_header, stream_idle]: [Option<Given>; 3],
+    [request, client_body]: [Option<Given>; 2],
+    or: &TimeSettings,
+) -> Result<TimeSettings, Rejected> {
     Ok(TimeSettings {
         connect: DURATION.read("connect-timeout-secs", connect, or.connect)?,
         response_header: LIMIT.read("response-header-timeout-secs", response_header, or.response_header)?,

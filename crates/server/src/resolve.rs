@@ -1,6 +1,7 @@
 //! Flags in, settings out: reads every value by its rule and says what is wrong with it.
 
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use forebay_policy::{CacheAwareSettings, HashKeyKind, PolicySettings};
 use forebay_router::{RouterSettings, Secret};
@@ -107,56 +108,15 @@ pub fn settings(
     }: Flags,
 ) -> Result<Settings, Rejected> {
     let or = Settings::default();
-    let clash = admin_port.clone().or_else(|| port.clone());
-    let listen = Listen {
-        host: IP.read("host", host, or.listen.host)?,
-        port: PORT.read("port", port, or.listen.port)?,
-    };
-    let admin = Listen {
-        host: IP.read("admin-host", admin_host, or.admin.host)?,
-        port: PORT.read("admin-port", admin_port, or.admin.port)?,
-    };
-    if let Some(given) = clash.filter(|_| overlap(listen, admin)) {
-        return Err(given.reject("admin-port", format!("{} is also --port; the two must differ", admin.port)));
-    }
-    let cache = [
-        cache_threshold,
-        balance_abs_threshold,
-        balance_rel_threshold,
-        max_tree_size,
-        eviction_interval_secs,
-    ];
-    let thresholds = [health_failure_threshold, health_success_threshold];
-    let admission = [max_concurrent_requests, queue_size, queue_timeout_secs, no_worker_wait_secs];
-    let draining = [drain_settle_secs, drain_timeout_secs];
-    let retry = [
-        disable_retries,
-        retry_max_retries,
-        retry_initial_backoff_ms,
-        retry_max_backoff_ms,
-        retry_backoff_multiplier,
-        retry_jitter_factor,
-    ];
-    let times = [
-        connect_timeout_secs,
-        response_header_timeout_secs,
-        stream_idle_timeout_secs,
-        request_timeout_secs,
-        client_body_timeout_secs,
-    ];
-    let breaker = [
-        disable_circuit_breaker,
-        cb_failure_threshold,
-        cb_success_threshold,
-        cb_timeout_duration_secs,
-        cb_window_duration_secs,
-    ];
-    let probing = [health_check_interval_secs, health_check_timeout_secs];
+    let (listen, admin) = listeners([host, port], [admin_host, admin_port], &or)?;
+    let startup = [worker_startup_timeout_secs, worker_startup_check_interval, model_refresh_interval_secs];
+    let [startup_timeout, startup_check_interval, model_refresh] = startup_times(startup, &or)?;
     let worker_urls = distinct_workers(worker_urls.unwrap_or_default())?;
+    let cache = [cache_threshold, max_tree_size, eviction_interval_secs];
     let policy = PolicySettings {
         kind: POLICY.read("policy", policy, or.policy.kind)?,
         load: or.policy.load,
-        cache: cache_aware(cache, &or.policy.cache)?,
+        cache: cache_aware(cache, [balance_abs_threshold, balance_rel_threshold], &or.policy.cache)?,
     };
     let said = roles::Said {
         enabled: vllm_pd_disaggregation,
@@ -171,6 +131,27 @@ pub fn settings(
         Some((roles, pairs, policy)) => (Some(roles), Some(pairs), policy),
         None => (None, None, policy),
     };
+    let probing = [health_check_interval_secs, health_check_timeout_secs];
+    let thresholds = [health_failure_threshold, health_success_threshold];
+    let client = [client_header_timeout_secs, client_idle_timeout_secs];
+    let [client_header, client_idle] = client_times(client, &or)?;
+    let upstream = [connect_timeout_secs, response_header_timeout_secs, stream_idle_timeout_secs];
+    let whole = [request_timeout_secs, client_body_timeout_secs];
+    let backoff =
+        [retry_initial_backoff_ms, retry_max_backoff_ms, retry_backoff_multiplier, retry_jitter_factor];
+    let admission = [max_concurrent_requests, queue_size, queue_timeout_secs, no_worker_wait_secs];
+    let breaking = [cb_failure_threshold, cb_success_threshold];
+    let lasting = [cb_timeout_duration_secs, cb_window_duration_secs];
+    let router = RouterSettings {
+        times: limits::times(upstream, whole, &or.router.times)?,
+        retry: limits::retry([disable_retries, retry_max_retries], backoff, &or.router.retry)?,
+        pairs,
+        admission: limits::admission(admission, &or.router.admission)?,
+        ..or.router
+    };
+    let trust = [trust_forwarded, trust_client_internals, honor_client_dp_rank];
+    let router = clients([max_payload_size, forward_unknown, expose_routing_headers], trust, router)?;
+    let router = names(hash_key, request_id_headers, [api_key, admin_api_key], router)?;
     Ok(Settings {
         listen,
         admin,
@@ -178,21 +159,9 @@ pub fn settings(
         worker_urls,
         roles,
         ranks: RANKS.read("intra-node-data-parallel-size", intra_node_data_parallel_size, or.ranks)?,
-        startup_timeout: DURATION.read(
-            "worker-startup-timeout-secs",
-            worker_startup_timeout_secs,
-            or.startup_timeout,
-        )?,
-        startup_check_interval: DURATION.read(
-            "worker-startup-check-interval",
-            worker_startup_check_interval,
-            or.startup_check_interval,
-        )?,
-        model_refresh: DURATION.read(
-            "model-refresh-interval-secs",
-            model_refresh_interval_secs,
-            or.model_refresh,
-        )?,
+        startup_timeout,
+        startup_check_interval,
+        model_refresh,
         worker_cache_tokens: TOKENS.read(
             "worker-cache-tokens",
             worker_cache_tokens,
@@ -201,54 +170,17 @@ pub fn settings(
         policy,
         seed: seed.map_or_else(|| Ok(drawn_seed()), |seed| SEED.of("seed", &seed))?,
         health: health(health_check_endpoint, probing, thresholds, or.health)?,
-        client_idle: DURATION.read("client-idle-timeout-secs", client_idle_timeout_secs, or.client_idle)?,
-        client_header: DURATION.read(
-            "client-header-timeout-secs",
-            client_header_timeout_secs,
-            or.client_header,
-        )?,
+        client_idle,
+        client_header,
         max_inflight_per_worker: REQUESTS.read(
             "max-inflight-per-worker",
             max_inflight_per_worker,
             or.max_inflight_per_worker,
         )?,
-        drain: limits::drain(draining, &or.drain)?,
+        drain: limits::drain([drain_settle_secs, drain_timeout_secs], &or.drain)?,
         end_with_stdin: BOOL.read("end-with-stdin", end_with_stdin, or.end_with_stdin)?,
-        breaker: limits::breaker(breaker, &or.breaker)?,
-        router: RouterSettings {
-            max_payload_bytes: BYTES.read(
-                "max-payload-size",
-                max_payload_size,
-                or.router.max_payload_bytes,
-            )?,
-            times: limits::times(times, &or.router.times)?,
-            retry: limits::retry(retry, &or.router.retry)?,
-            pairs,
-            admission: limits::admission(admission, &or.router.admission)?,
-            hash_key: hash_key.map_or(Ok(or.router.hash_key), |given| distinct_sources(&given))?,
-            trust_forwarded: BOOL.read("trust-forwarded", trust_forwarded, or.router.trust_forwarded)?,
-            trust_client_internals: BOOL.read(
-                "trust-client-internals",
-                trust_client_internals,
-                or.router.trust_client_internals,
-            )?,
-            honor_client_dp_rank: BOOL.read(
-                "honor-client-dp-rank",
-                honor_client_dp_rank,
-                or.router.honor_client_dp_rank,
-            )?,
-            forward_unknown: BOOL.read("forward-unknown", forward_unknown, or.router.forward_unknown)?,
-            expose_routing_headers: BOOL.read(
-                "expose-routing-headers",
-                expose_routing_headers,
-                or.router.expose_routing_headers,
-            )?,
-            request_id_headers: request_id_headers.map_or(Ok(or.router.request_id_headers), |given| {
-                given.iter().map(|name| HEADER.of("request-id-headers", name)).collect()
-            })?,
-            api_key: api_key.map(|key| secret("api-key", &key)).transpose()?,
-            admin_api_key: admin_api_key.map(|key| secret("admin-api-key", &key)).transpose()?,
-        },
+        breaker: limits::breaker(disable_circuit_breaker, breaking, lasting, &or.breaker)?,
+        router,
         log: LogSettings {
             level: LOG_LEVEL.read("log-level", log_level, or.log.level)?,
             format: LOG_FORMAT.read("log-format", log_format, or.log.format)?,
@@ -261,14 +193,96 @@ pub fn settings(
     })
 }
 
+/// Where clients connect, and where operators do.
+fn listeners(
+    [host, port]: [Option<Given>; 2],
+    [admin_host, admin_port]: [Option<Given>; 2],
+    or: &Settings,
+) -> Result<(Listen, Listen), Rejected> {
+    let clash = admin_port.clone().or_else(|| port.clone());
+    let listen = Listen {
+        host: IP.read("host", host, or.listen.host)?,
+        port: PORT.read("port", port, or.listen.port)?,
+    };
+    let admin = Listen {
+        host: IP.read("admin-host", admin_host, or.admin.host)?,
+        port: PORT.read("admin-port", admin_port, or.admin.port)?,
+    };
+    match clash.filter(|_| overlap(listen, admin)) {
+        Some(given) => {
+            let problem = format!("{} is also --port; the two must differ", admin.port);
+            Err(given.reject("admin-port", problem))
+        }
+        None => Ok((listen, admin)),
+    }
+}
+
+/// How long the start waits, how often it looks, and how often models are read.
+fn startup_times(
+    [timeout, check, refresh]: [Option<Given>; 3],
+    or: &Settings,
+) -> Result<[Duration; 3], Rejected> {
+    Ok([
+        DURATION.read("worker-startup-timeout-secs", timeout, or.startup_timeout)?,
+        DURATION.read("worker-startup-check-interval", check, or.startup_check_interval)?,
+        DURATION.read("model-refresh-interval-secs", refresh, or.model_refresh)?,
+    ])
+}
+
+/// How long clients may take for a head, and between two requests.
+fn client_times([header, idle]: [Option<Given>; 2], or: &Settings) -> Result<[Duration; 2], Rejected> {
+    Ok([
+        DURATION.read("client-header-timeout-secs", header, or.client_header)?,
+        DURATION.read("client-idle-timeout-secs", idle, or.client_idle)?,
+    ])
+}
+
+/// What clients may send, and what they are told.
+fn clients(
+    [payload, unknown, expose]: [Option<Given>; 3],
+    [forwarded, internals, rank]: [Option<Given>; 3],
+    or: RouterSettings,
+) -> Result<RouterSettings, Rejected> {
+    Ok(RouterSettings {
+        max_payload_bytes: BYTES.read("max-payload-size", payload, or.max_payload_bytes)?,
+        forward_unknown: BOOL.read("forward-unknown", unknown, or.forward_unknown)?,
+        expose_routing_headers: BOOL.read("expose-routing-headers", expose, or.expose_routing_headers)?,
+        trust_forwarded: BOOL.read("trust-forwarded", forwarded, or.trust_forwarded)?,
+        trust_client_internals: BOOL.read("trust-client-internals", internals, or.trust_client_internals)?,
+        honor_client_dp_rank: BOOL.read("honor-client-dp-rank", rank, or.honor_client_dp_rank)?,
+        ..or
+    })
+}
+
+/// Where names are found in requests, and the keys.
+fn names(
+    hash_key: Option<Vec<Given>>,
+    request_ids: Option<Vec<Given>>,
+    [api_key, admin_api_key]: [Option<Given>; 2],
+    or: RouterSettings,
+) -> Result<RouterSettings, Rejected> {
+    Ok(RouterSettings {
+        hash_key: hash_key.map_or(Ok(or.hash_key), |given| distinct_sources(&given))?,
+        request_id_headers: request_ids.map_or(Ok(or.request_id_headers), |given| {
+            given.iter().map(|name| HEADER.of("request-id-headers", name)).collect()
+        })?,
+        api_key: api_key.map(|key| secret("api-key", &key)).transpose()?,
+        admin_api_key: admin_api_key.map(|key| secret("admin-api-key", &key)).transpose()?,
+        ..or
+    })
+}
+
 /// Both would want the same socket.
 fn overlap(one: Listen, other: Listen) -> bool {
     let same_host = one.host == other.host || one.host.is_unspecified() || other.host.is_unspecified();
     same_host && one.port == other.port && one.port != 0
 }
 
-fn cache_aware(given: [Option<Given>; 5], or: &CacheAwareSettings) -> Result<CacheAwareSettings, Rejected> {
-    let [share, absolute, relative, bytes, eviction] = given;
+fn cache_aware(
+    [share, bytes, eviction]: [Option<Given>; 3],
+    [absolute, relative]: [Option<Given>; 2],
+    or: &CacheAwareSettings,
+) -> Result<CacheAwareSettings, Rejected> {
     Ok(CacheAwareSettings {
         cache_threshold: SHARE.read("cache-threshold", share, or.cache_threshold)?,
         balance_abs_threshold: REQUESTS.read("balance-abs-threshold", absolute, or.balance_abs_threshold)?,
