@@ -2,7 +2,8 @@
 
 use forebay_policy::PolicyKind;
 use forebay_tests::client::{find, request};
-use forebay_tests::{Site, run};
+use forebay_tests::scripted::{Scripted, Then};
+use forebay_tests::{Client, Site, run, site};
 
 use crate::still_serves;
 
@@ -103,6 +104,24 @@ fn http_1_0_gets_an_answer_that_ends_with_the_connection() {
         assert!(!head.contains("chunked"), "{head}");
         assert!(stream.starts_with(b"data: ") && stream.ends_with(b"data: [DONE]\n\n"));
         still_serves(&site).await;
+    });
+}
+
+#[test]
+fn what_breaks_off_does_not_look_whole_to_a_client_that_reads_until_the_end() {
+    run(async {
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nshort\r\n";
+        for (then, whole) in [(Then::Close, false), (Then::Keep, true)] {
+            let end = if whole { "0\r\n\r\n" } else { "" };
+            let worker = Scripted::start(format!("{answer}{end}"), then).await;
+            let app = site::start(&site::settings(PolicyKind::RoundRobin, &[worker.url()])).await;
+            let mut client = Client::connect(&app.url()).await;
+            client
+                .send(b"POST /v1/completions HTTP/1.0\r\ncontent-length: 14\r\n\r\n{\"prompt\":\"x\"}")
+                .await;
+            let read = client.answer().await;
+            assert_eq!(read.is_ok_and(|answer| answer.body == b"short"), whole);
+        }
     });
 }
 

@@ -58,6 +58,7 @@ pub(crate) async fn serve<F, B>(
         match client.exchange(incoming, &service, drain).await {
             After::Next => {}
             After::End => return,
+            After::Reset => return client.output.reset(),
             After::Linger => return client.linger().await,
         }
     }
@@ -83,6 +84,8 @@ enum After {
     Next,
     /// The end.
     End,
+    /// The end, which must not be taken for that of the answer.
+    Reset,
     /// The end, as soon as the client has stopped to send.
     Linger,
 }
@@ -194,6 +197,9 @@ impl Client {
         let mut answering = Answering { head: Some(head), framing, ended: false, broken: false };
         let whole = poll_fn(|cx| answering.poll(cx, self, Pin::new(&mut body))).await;
         match (whole, is_read) {
+            (false, _) if answering.broken && matches!(answering.framing, Framing::UntilClose) => {
+                After::Reset
+            }
             (false, _) => After::End,
             (true, true) if form.keep_alive => After::Next,
             (true, true) => After::End,

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 
 /// Up to this many bytes are copied together.
@@ -95,6 +96,15 @@ impl Output {
             PAGE.set(std::mem::replace(&mut self.before, rest));
             self.written = 0;
         }
+    }
+
+    /// The end of the connection is a reset: what was sent is not whole, and nothing else would say so.
+    pub(super) fn reset(self) {
+        let stream: &TcpStream = self.half.as_ref();
+        // If it cannot be set the client has gone already.
+        let _gone = stream.set_zero_linger();
+        // Dropped, it would say that all has been sent.
+        self.half.forget();
     }
 
     /// Tells the client that nothing more comes.
