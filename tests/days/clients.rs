@@ -58,6 +58,16 @@ fn they_leave() {
         client.reset();
         day.site.workers[0].wait_until(|stats| stats.aborted == 1).await;
         day.ends("1 client_gone_mid_stream", "(left)").await;
+
+        let day = Day::of_one("client half-closes before the head: it has left, as for vLLM", |_| ()).await;
+        let gate = day.site.workers[0].hold(Stage::BeforeHead);
+        let mut client = day.site.client().await;
+        client.send(&request("POST", "/v1/completions", &[], WHOLE.as_bytes())).await;
+        gate.wait_held(1).await;
+        client.half_close().await;
+        day.site.workers[0].wait_until(|stats| stats.aborted == 1).await;
+        assert_eq!(client.rest().await, b"");
+        day.ends("1 client_gone_before_headers", "nothing, then the end").await;
     });
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use forebay::App;
 use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
-use forebay_tests::{Client, Head, Site, request, site};
+use forebay_tests::{Client, Head, Site, request, site, until};
 
 pub(crate) const WHOLE: &str = r#"{"prompt":"x","max_tokens":8}"#;
 pub(crate) const STREAM: &str = r#"{"prompt":"x","max_tokens":8,"stream":true}"#;
@@ -90,6 +91,23 @@ impl Day {
         }
         self
     }
+}
+
+/// The end of a day of an application before workers of another kind: its outcomes, no load is left, and its row.
+pub(crate) async fn ends(app: &App, case: &str, wanted: &str, saw: &str) {
+    let idle = || app.reader().world().workers().iter().all(|worker| worker.in_flight() == 0);
+    until("no load is left", idle).await;
+    // A request is counted last of all, after its load came down.
+    let mut admin = Client::connect(&app.admin_url()).await;
+    let mut counted = String::new();
+    for _ in 0..2000 {
+        counted = listed(&outcomes(&admin.get("/metrics").await.text()));
+        if counted == wanted {
+            break;
+        }
+    }
+    assert_eq!(counted, wanted, "{case}");
+    row(case, wanted, saw, "router 0");
 }
 
 /// Sends a completion, and says in words what came.

@@ -85,7 +85,8 @@ fn inside_a_stream() {
 fn an_engine_that_dies_and_says_so() {
     run(async {
         let day = Day::of("engine dead: 500, then /health 503, one of two", 2, |settings| {
-            settings.health.failure_threshold = 1;
+            // No probe but those that are asked for.
+            settings.health.interval_secs = 3600;
         })
         .await;
         day.site.workers[0].fail_next(1, Fault::EngineDead);

@@ -150,6 +150,28 @@ fn at_the_end_of_its_patience_a_drain_cuts_what_is_left() {
 }
 
 #[test]
+fn a_second_signal_ends_it_at_once() {
+    run(async {
+        let worker = Worker::start(WorkerOptions::recording()).unwrap();
+        let mut router = Router::start("", &[worker.url()]).await;
+        let (gate, clients) = under_way(&router, &worker, 20).await;
+        router.process.signal("-TERM").await;
+        let address = router.url.trim_start_matches("http://").to_owned();
+        while tokio::net::TcpStream::connect(&address).await.is_ok() {}
+        assert_eq!(worker.stats().aborted, 0, "the first one waits for them, for ever");
+        router.process.signal("-TERM").await;
+        assert_eq!(router.process.end().await.code(), Some(128 + 15));
+        worker.wait_until(|stats| stats.open_inference == 0).await;
+        assert_eq!(worker.stats().aborted, 20);
+        drop(gate);
+        for mut client in clients {
+            client.answer().await.unwrap_err();
+        }
+        row("SIGTERM twice, 20 streams held", "20 aborted (the worker's count)", "cut", "workers 0");
+    });
+}
+
+#[test]
 fn sigkill_and_a_restart_on_the_same_port() {
     run(async {
         let worker = Worker::start(WorkerOptions::recording()).unwrap();

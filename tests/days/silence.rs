@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use forebay_policy::PolicyKind;
 use forebay_sim::Fault;
-use forebay_tests::run;
+use forebay_tests::scripted::{Scripted, Then};
+use forebay_tests::{Client, run, site};
 
-use crate::day::{Day, STREAM, WHOLE};
+use crate::day::{Day, STREAM, WHOLE, ends, saw};
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(100));
 
@@ -89,5 +91,36 @@ fn a_limit_on_all_of_it() {
         let seen = day.ask(WHOLE).await;
         assert_eq!(seen, "504 worker_timeout");
         day.ends("1 request_timeout", &seen).await;
+    });
+}
+
+#[test]
+fn it_answers_nobody_who_wants_to_connect() {
+    run(async {
+        let limited = |urls: &[String]| {
+            let mut settings = site::settings(PolicyKind::RoundRobin, urls);
+            settings.router.times.connect = Duration::from_millis(200);
+            // Probes find out as well, which is another story.
+            settings.health.interval_secs = 3600;
+            settings
+        };
+        let mut silent = Scripted::start("", Then::Keep).await;
+        let app = site::start(&limited(&[silent.url()])).await;
+        silent.fall_silent().await;
+        let seen = saw(&mut Client::connect(&app.url()).await, STREAM).await;
+        assert_eq!(seen, "504 worker_timeout");
+        ends(&app, "no answer to a connect, alone", "1 connect_timeout", &seen).await;
+
+        let mut silent = Scripted::start("", Then::Keep).await;
+        let other = Scripted::start("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", Then::Keep).await;
+        let app = site::start(&limited(&[silent.url(), other.url()])).await;
+        silent.fall_silent().await;
+        let mut client = Client::connect(&app.url()).await;
+        for _ in 0..4 {
+            assert_eq!(saw(&mut client, WHOLE).await, "200 whole");
+        }
+        assert!(!app.reader().world().workers()[0].eligible(), "it has left with the first request");
+        let case = "no answer to a connect, one of two";
+        ends(&app, case, "4 completed", "200 whole, of the other worker").await;
     });
 }

@@ -3,9 +3,9 @@
 use forebay_policy::PolicyKind;
 use forebay_sim::Fault;
 use forebay_tests::scripted::{Scripted, Then};
-use forebay_tests::{Client, run, site, until};
+use forebay_tests::{Client, request, run, site, until};
 
-use crate::day::{Day, STREAM, WHOLE, listed, outcomes, row, saw};
+use crate::day::{Day, STREAM, WHOLE, ends, listed, outcomes, row, saw};
 
 async fn one(case: &'static str, fault: Fault, body: &str, outcome: &str, wanted: &str) {
     let day = Day::of_one(case, |_| ()).await;
@@ -48,17 +48,65 @@ async fn scripted(case: &str, wire: &str, then: Then, wanted: (&str, &str)) {
     let app = site::start(&site::settings(PolicyKind::RoundRobin, &[worker.url()])).await;
     let seen = saw(&mut Client::connect(&app.url()).await, STREAM).await;
     assert_eq!(seen, wanted.1, "{case}");
-    until("no load is left", || app.reader().world().workers()[0].in_flight() == 0).await;
-    // A request is counted last of all, after its load came down.
-    let mut admin = Client::connect(&app.admin_url()).await;
-    let counted = loop {
-        let counted = listed(&outcomes(&admin.get("/metrics").await.text()));
-        if !counted.is_empty() {
-            break counted;
+    ends(&app, case, wanted.0, &seen).await;
+}
+
+/// A chunk of a chunked body.
+fn chunk(data: &str) -> String {
+    format!("{:x}\r\n{data}\r\n", data.len())
+}
+
+#[test]
+fn a_record_that_is_too_long_to_be_held_back_passes_raw() {
+    run(async {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        let whole = "data: {\"text\":\"a\"}\n\n";
+        let part = |size: usize| format!("data: {{\"text\":\"{}", "b".repeat(size));
+        for (case, size, raw) in [
+            ("killed inside a record of 60 KiB, which is held back", 60 * 1024, false),
+            ("killed inside a record of 70 KiB, which passes as it comes", 70 * 1024, true),
+        ] {
+            let pieces = [head.to_owned(), chunk(whole), chunk(&part(size))].concat();
+            let worker = Scripted::start(pieces, Then::Close).await;
+            let app = site::start(&site::settings(PolicyKind::RoundRobin, &[worker.url()])).await;
+            let mut client = Client::connect(&app.url()).await;
+            client.send(&request("POST", "/v1/completions", &[], STREAM.as_bytes())).await;
+            client.head().await.unwrap();
+            let (mut body, mut is_whole) = (Vec::new(), true);
+            loop {
+                match client.chunk().await {
+                    Ok(Some(chunk)) => body.extend(chunk),
+                    Ok(None) => break,
+                    Err(_) => {
+                        is_whole = false;
+                        break;
+                    }
+                }
+            }
+            let text = String::from_utf8(body).unwrap();
+            let told = text.strip_prefix(whole).expect("the record before it");
+            let saw = if raw {
+                assert!(told == part(size), "every byte of it, and nothing more: {} bytes", told.len());
+                "200 1 records, what there was of the next, then cut"
+            } else {
+                assert!(told.contains(r#""failure":"worker_died_mid_stream""#), "{told:.100}");
+                "200 1 records, then worker_died_mid_stream"
+            };
+            assert_eq!(is_whole, !raw, "only a stream that could be told why ends as if it were whole");
+            ends(&app, case, "1 reset_mid_stream", saw).await;
         }
-    };
-    assert_eq!(counted, wanted.0, "{case}");
-    row(case, wanted.0, &seen, "router 0");
+        // If nothing breaks nobody notices.
+        let long = format!("{}\"}}\n\n", part(200 * 1024));
+        let done = "data: [DONE]\n\n";
+        let pieces =
+            [head.to_owned(), chunk(whole), chunk(&long), chunk(done), "0\r\n\r\n".to_owned()].concat();
+        let worker = Scripted::start(pieces, Then::Keep).await;
+        let app = site::start(&site::settings(PolicyKind::RoundRobin, &[worker.url()])).await;
+        let answer = Client::connect(&app.url()).await.post("/v1/completions", STREAM).await;
+        assert!(answer.text() == [whole, &long, done].concat(), "byte for byte");
+        ends(&app, "a record of 200 KiB in a stream that ends well", "1 completed", "200 byte for byte")
+            .await;
+    });
 }
 
 #[test]

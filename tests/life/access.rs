@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use forebay_policy::PolicyKind;
 use forebay_router::AccessFormat;
 use forebay_sim::Fault;
+use forebay_tests::client::find;
 use forebay_tests::{Site, request, run, site};
 use serde_json::Value;
 
@@ -118,5 +119,40 @@ fn a_client_that_leaves_leaves_a_line_too() {
             "{text}"
         );
         assert!(text.contains(" attempts=1 "));
+    });
+}
+
+#[test]
+fn what_a_stream_told_of_tokens_before_it_broke_off_is_in_its_line() {
+    run(async {
+        let path = file("tokens.json");
+        let site = Site::start_with(site::workers(1), PolicyKind::CacheAware, |settings| {
+            settings.access_log.format = Some(AccessFormat::Json);
+            settings.access_log.file = Some(path.clone());
+        })
+        .await;
+        let usage = r#""stream_options":{"include_usage":true,"continuous_usage_stats":true}"#;
+        let body = format!(r#"{{"prompt":"one two three","max_tokens":9,"stream":true,{usage}}}"#);
+        site.workers[0].fail_next(1, Fault::CloseMidStream(3));
+        assert!(site.client().await.post("/v1/completions", &body).await.text().contains("worker_died"));
+        site.quiet().await;
+        let gate = site.workers[0].hold(forebay_sim::Stage::AfterChunks(3));
+        let mut client = site.client().await;
+        client.send(&request("POST", "/v1/completions", &[], body.as_bytes())).await;
+        gate.wait_held(1).await;
+        client.head().await.unwrap();
+        while find(&client.chunk().await.unwrap().unwrap(), br#""completion_tokens":3"#).is_none() {}
+        client.reset();
+        site.quiet().await;
+        drop(gate);
+        site.app.shutdown().await;
+        let lines = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let outcomes: Vec<_> = lines.iter().map(|line| line["outcome"].as_str().unwrap()).collect();
+        assert_eq!(outcomes, ["reset_mid_stream", "client_gone_mid_stream"]);
+        for line in lines {
+            assert_eq!(line["completion_tokens"], 3, "{line}");
+            assert!(line["prompt_tokens"].as_u64() > Some(0), "{line}");
+        }
     });
 }

@@ -181,3 +181,29 @@ fn dropping_the_application_ends_streams_at_once() {
         workers[0].wait_until(|stats| stats.aborted == 1).await;
     });
 }
+
+/// Nobody can tell a client that only sends no more from one that has left, and what is computed for nobody costs a worker
+/// dearly. vLLM's own server decides so, too.
+#[test]
+fn a_client_that_closes_its_side_while_a_worker_works_for_it_has_left() {
+    run(async {
+        for (body, stage) in [(WHOLE, Stage::BeforeHead), (STREAM, Stage::AfterChunks(1))] {
+            let site = Site::start(1, PolicyKind::RoundRobin).await;
+            let gate = site.workers[0].hold(stage);
+            let mut client = site.client().await;
+            client.send(&ask(body)).await;
+            gate.wait_held(1).await;
+            client.half_close().await;
+            site.workers[0].wait_until(|stats| stats.aborted == 1).await;
+            site.quiet().await;
+            let text = String::from_utf8(client.rest().await).unwrap();
+            assert!(!text.contains("[DONE]") && !text.ends_with("0\r\n\r\n"), "{text}");
+        }
+        // What needs no worker is answered all the same.
+        let site = Site::start(1, PolicyKind::RoundRobin).await;
+        let mut client = site.client().await;
+        client.send(&request("GET", "/health", &[], b"")).await;
+        client.half_close().await;
+        assert_eq!(client.answer_to("GET").await.unwrap().status(), 200);
+    });
+}

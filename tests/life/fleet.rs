@@ -123,6 +123,10 @@ fn a_drained_worker_gets_no_more_requests_ends_those_it_has_and_leaves() {
         let answer = admin.post("/workers/0/drain", "").await;
         assert_eq!((answer.status(), &answer.json()["in_flight"]), (200, &1.into()));
         assert_eq!(admin.get("/workers").await.json()["workers"][0]["health"], "draining");
+        let answer = admin.post("/workers/0/undrain", "").await;
+        assert_eq!((answer.status(), &answer.json()["draining"]), (200, &false.into()));
+        assert_eq!(admin.get("/workers").await.json()["workers"][0]["health"], "healthy");
+        assert_eq!(admin.post("/workers/0/drain", "").await.status(), 200);
         let chosen = site.choices(4, |_| r#"{"prompt":"a","max_tokens":1}"#.to_owned()).await;
         assert!(chosen.iter().all(|name| name == "w1"), "{chosen:?}");
         assert_eq!(site.app.reader().world().workers().len(), 2, "it has a request still");
@@ -130,5 +134,6 @@ fn a_drained_worker_gets_no_more_requests_ends_those_it_has_and_leaves() {
         assert_eq!(client.answer().await.unwrap().status(), 200);
         let world = site.app.reader().wait_for(|world| world.workers().len() == 1).await;
         assert_eq!(world.workers()[0].name(), site.workers[1].url());
+        assert_eq!(admin.post("/workers/0/undrain", "").await.status(), 404, "it has left");
     });
 }

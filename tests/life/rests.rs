@@ -94,6 +94,13 @@ fn when_all_are_paused_requests_go_to_them_all_the_same_and_wait_there() {
         let site = Site::start(2, PolicyKind::RoundRobin).await;
         let mut operator = site.client().await;
         assert_eq!(operator.post("/pause?mode=keep", "").await.status(), 200);
+        let ready = operator.get("/readiness").await;
+        assert_eq!((ready.status(), &ready.json()["status"]), (200, &"ready".into()), "requests pass");
+        assert_eq!(
+            (&ready.json()["healthy_workers"], &ready.json()["paused_workers"]),
+            (&0.into(), &2.into())
+        );
+        assert!(ready.json()["reason"].as_str().unwrap().contains("paused"));
         let mut client = site.client().await;
         client.send(&request("POST", "/v1/completions", &[], WHOLE.as_bytes())).await;
         until("a worker keeps it", || site.workers.iter().any(|w| w.stats().open_inference == 1)).await;
@@ -118,6 +125,11 @@ fn when_all_sleep_the_client_is_told_or_waits_for_the_first_to_wake() {
             let site = Site::start_with(site::workers(1), PolicyKind::RoundRobin, change).await;
             let mut operator = site.client().await;
             assert_eq!(operator.post("/sleep", "").await.status(), 200);
+            let ready = operator.get("/readiness").await;
+            assert_eq!(
+                (ready.status(), &ready.json()["reason"]),
+                (503, &"every healthy worker sleeps".into())
+            );
             let mut client = site.client().await;
             client.send(&request("POST", "/v1/completions", &[], WHOLE.as_bytes())).await;
             if waits {

@@ -1,8 +1,10 @@
 //! Answers that are worth another worker, and those that are not.
 
+use std::time::Instant;
+
 use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
-use forebay_sim::Fault;
+use forebay_sim::{Fault, FaultRule, Scope, When};
 use forebay_tests::scripted::Then;
 use forebay_tests::{Client, Scripted, Site, run, site};
 
@@ -156,5 +158,80 @@ fn a_worker_that_asks_to_be_left_alone_is_as_long_as_there_is_another() {
             "nobody else is left"
         );
         assert_eq!(asking.requests(), 2);
+    });
+}
+
+#[test]
+fn a_date_until_which_a_worker_wants_to_be_left_alone_is_read_by_its_own_clock() {
+    run(async {
+        let date = "date: Wed, 21 Oct 2015 07:28:00 GMT\r\nretry-after: Wed, 21 Oct 2015 07:28:20 GMT";
+        let busy = format!("HTTP/1.1 503 Service Unavailable\r\n{date}\r\ncontent-length: 0\r\n\r\n");
+        let asking = Scripted::start(busy, Then::Keep).await;
+        let other = Scripted::start("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", Then::Keep).await;
+        let app = site::start(&site::settings(PolicyKind::RoundRobin, &[asking.url(), other.url()])).await;
+        let mut client = Client::connect(&app.url()).await;
+        for _ in 0..6 {
+            assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
+        }
+        assert_eq!((asking.requests(), other.requests()), (1, 6), "it is left alone after the first");
+    });
+}
+
+/// Requests to a path by both workers.
+fn requests_to(site: &Site, path: &str) -> usize {
+    site.workers.iter().map(|worker| worker.requests_to(path).len()).sum()
+}
+
+#[test]
+fn what_the_table_does_not_know_is_sent_once_if_it_may_change_something() {
+    run(async {
+        const PATH: &str = "/v1/not/known";
+        for fault in [Fault::CloseBeforeHead, Fault::CloseMidHead, Fault::QueueOverflow, Fault::InternalError]
+        {
+            let site = Site::start(2, PolicyKind::RoundRobin).await;
+            let fails = |count| FaultRule {
+                fault: fault.clone(),
+                when: When::Next(count),
+                scope: Scope::Path(PATH.to_owned()),
+            };
+            let mut client = site.client().await;
+            site.workers.iter().for_each(|worker| worker.add_fault(fails(1)));
+            let status = client.post(PATH, r#"{"a":1}"#).await.status();
+            assert!(status >= 500, "{fault:?}: {status}");
+            assert_eq!(requests_to(&site, PATH), 1, "{fault:?}");
+            // A kept connection might have died of age, which nobody could tell from a worker's death.
+            assert_eq!(site.metric("forebay_resends_total", &[]).await, 0);
+            site.workers.iter().for_each(|worker| worker.clear_faults());
+            site.workers[0].add_fault(fails(1));
+            for _ in 0..2 {
+                assert_eq!(client.get(PATH).await.status(), 404, "{fault:?}: another one says so");
+            }
+            assert_eq!(requests_to(&site, PATH), 4, "{fault:?}: what only reads is sent again");
+        }
+    });
+}
+
+#[test]
+fn retries_of_answers_have_a_budget_and_those_of_broken_connections_have_none() {
+    run(async {
+        let change = |settings: &mut Settings| settings.breaker.enabled = false;
+        let site = Site::start_with(site::workers(2), PolicyKind::RoundRobin, change).await;
+        site.workers[0].fail_always(Fault::QueueOverflow);
+        let (mut client, began, mut told) = (site.client().await, Instant::now(), 0);
+        for _ in 0..400 {
+            told += u64::from(client.post("/v1/completions", WHOLE).await.status() == 503);
+        }
+        let spent = site.metric("forebay_retries_total", &["busy"]).await;
+        // What is saved up at first, a tenth of the traffic, and what each second adds.
+        let most = 10 + 400 / 10 + 10 * (began.elapsed().as_secs() + 1);
+        assert!((45..=most).contains(&spent), "{spent} retries, at most {most}");
+        assert_eq!(spent + told, seen(&site)[0] as u64, "of the others the client was told");
+        site.workers[0].clear_faults();
+        site.workers[0].fail_always(Fault::CloseBeforeHead);
+        for _ in 0..200 {
+            assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
+        }
+        let broken = site.metric("forebay_retries_total", &["reset"]).await;
+        assert!(broken >= 99, "{broken}: all of them are followed by another attempt");
     });
 }

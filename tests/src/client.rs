@@ -196,6 +196,11 @@ impl Client {
         self.pending
     }
 
+    /// Sends no more, but goes on reading.
+    pub async fn half_close(&mut self) {
+        let _closed = self.stream.shutdown().await;
+    }
+
     /// Leaves at once, with a reset.
     pub fn reset(self) {
         self.stream.set_zero_linger().expect("linger");

@@ -3,13 +3,20 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::client::find;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 16;
+
+/// How long nothing comes back from a port that is silent.
+const UNANSWERED: Duration = Duration::from_millis(200);
 
 /// What comes after the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +33,13 @@ pub enum Then {
 
 /// The worker. Dropping it ends it.
 pub struct Scripted {
-    url: String,
+    addr: SocketAddr,
+    /// Kept open when nobody accepts any more.
+    _listener: Arc<TcpListener>,
     seen: Arc<Seen>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
+    /// Connections that nobody accepts.
+    unheard: Vec<TcpStream>,
 }
 
 #[derive(Default)]
@@ -45,23 +56,36 @@ impl Scripted {
 
     /// The same at an address of its own.
     pub async fn start_at(addr: SocketAddr, bytes: impl Into<Vec<u8>>, then: Then) -> Self {
-        let listener = TcpListener::bind(addr).await.expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("an option");
+        socket.bind(addr).expect("a port");
+        // Short, so that it can be filled.
+        let listener = Arc::new(socket.listen(BACKLOG).expect("a listener"));
+        let addr = listener.local_addr().expect("an address");
         let seen = Arc::new(Seen::default());
         let (bytes, counted): (Arc<[u8]>, _) = (bytes.into().into(), Arc::clone(&seen));
-        let mut tasks = JoinSet::new();
+        let (mut tasks, accepting) = (JoinSet::new(), Arc::clone(&listener));
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
+            while let Ok((stream, _)) = accepting.accept().await {
                 connections.spawn(serve(stream, Arc::clone(&bytes), then, Arc::clone(&counted)));
             }
         });
-        Self { url, seen, _tasks: tasks }
+        Self { addr, _listener: listener, seen, tasks, unheard: Vec::new() }
     }
 
     /// Its base URL.
     pub fn url(&self) -> String {
-        self.url.clone()
+        format!("http://{}", self.addr)
+    }
+
+    /// Closes its connections and accepts no more, until the kernel answers nobody who wants to connect.
+    pub async fn fall_silent(&mut self) {
+        self.tasks.shutdown().await;
+        let addr = self.addr;
+        while let Ok(Ok(stream)) = tokio::time::timeout(UNANSWERED, TcpStream::connect(addr)).await {
+            self.unheard.push(stream);
+        }
     }
 
     /// Requests it got, probes not counted.

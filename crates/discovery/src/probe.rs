@@ -83,10 +83,11 @@ impl Probe {
         let was_up = host.is_well();
         let due = known.described.is_none_or(|at| at.elapsed() >= self.settings.model_refresh);
         let asks_all = due || !was_up;
+        let asked = host.news();
         let (good, ..) = tokio::join!(
             asker.is_well(host.url(), &self.settings.health.endpoint),
-            self.ask_rest(asker, host, (Rest::Asleep, asks_all), &mut known.tells_sleep),
-            self.ask_rest(asker, host, (Rest::Stopped, asks_all), &mut known.tells_stop),
+            self.ask_rest(asker, host, (Rest::Asleep, asks_all, asked), &mut known.tells_sleep),
+            self.ask_rest(asker, host, (Rest::Stopped, asks_all, asked), &mut known.tells_stop),
         );
         let Some(good) = good else {
             return warn!(worker = host.url().as_str(), "cannot probe: this process is out of resources");
@@ -97,6 +98,10 @@ impl Probe {
         if good && (asks_all || host.take_models_stale()) {
             self.describe(asker, host).await;
             known.described = Some(Instant::now());
+        }
+        if good && host.is_suspected_since(asked) {
+            // It was well when it was asked, and has refused a connection since: it is asked again, at once.
+            return;
         }
         let up = self.writer.probed(host, good);
         match (was_up, up) {
@@ -131,7 +136,7 @@ impl Probe {
         &self,
         asker: &Asker,
         host: &Arc<Host>,
-        (rest, asks_all): (Rest, bool),
+        (rest, asks_all, asked): (Rest, bool, u64),
         tells: &mut bool,
     ) {
         if !*tells && !asks_all && !host.blocked_by(rest.into()) {
@@ -144,7 +149,7 @@ impl Probe {
             Resting::Nothing => false,
         };
         *tells = told != Resting::Nothing;
-        if self.writer.rests(host, rest, rests) {
+        if self.writer.heard_of_rest(host, rest, rests, asked) {
             info!(worker = host.url().as_str(), ?rest, rests, "worker rests or takes requests again");
         }
     }

@@ -4,14 +4,16 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 
-use forebay_workers::Worker;
 use forebay_workers::blame::is_own_fault;
+use forebay_workers::{Guard, Worker};
 use http::Method;
 
 use crate::classify::Asked;
+use crate::clock;
 use crate::failure::{Failure, Stage};
 use crate::headers::{self, Written};
 use crate::metrics::RouterMetrics;
+use crate::outcome::Outcome;
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
 use crate::upstream::{Answer, Conn, ExchangeError};
@@ -121,6 +123,20 @@ impl AttemptError {
     /// Whether a kept connection may just have been too old: that says nothing of the worker.
     pub(crate) fn is_by_age(&self) -> bool {
         matches!(self, Self::Exchange(ExchangeError::Silent { reused: true, .. }))
+    }
+
+    /// What the client is told, with the worker charged for it if it may be its fault. The load falls.
+    pub(crate) fn charged(self, guard: Guard) -> Failure {
+        let by_age = self.is_by_age();
+        let failure = self.told(guard.worker());
+        match failure.outcome() {
+            Outcome::OutOfResources => {}
+            // The next probe decides, which is sooner and surer than a breaker.
+            Outcome::WorkerUnreachable | Outcome::ConnectTimeout => guard.worker().host().suspect(),
+            _ if by_age => {}
+            _ => guard.broke(clock::now_ms()),
+        }
+        failure
     }
 
     /// What the client is told. Names of workers stay in the log.

@@ -12,7 +12,6 @@ use http::header::CONTENT_LENGTH;
 
 use crate::attempt::{Attempt, AttemptError};
 use crate::classify::Asked;
-use crate::clock;
 use crate::failure::Failure;
 use crate::forwarded::{Chosen, Forwarded};
 use crate::headers::is_event_stream;
@@ -72,13 +71,7 @@ impl DecodeLeg<'_> {
             Err(error) => {
                 let by_age = error.is_by_age();
                 let unsent = matches!(error, AttemptError::Unreachable(_));
-                let failure = error.told(guard.worker());
-                match failure.outcome() {
-                    Outcome::OutOfResources => {}
-                    Outcome::WorkerUnreachable | Outcome::ConnectTimeout => guard.worker().host().suspect(),
-                    _ if by_age => {}
-                    _ => guard.failed(clock::now_ms()),
-                }
+                let failure = error.charged(guard);
                 return if unsent {
                     DecodeEnd::Unsent(failure)
                 } else {

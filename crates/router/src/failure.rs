@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use forebay_openai::{Dialect, ErrorBody, Extra, SoFar};
 use forebay_pd::LegKind;
+use forebay_workers::Invariant;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderName, Response, StatusCode};
 
 use crate::outcome::Outcome;
-use crate::relay::ResponseBody;
 
 /// Carries the machine name of a failure.
 pub(crate) const FAILURE: HeaderName = HeaderName::from_static("x-forebay-failure");
@@ -113,6 +113,9 @@ pub enum Failure {
     /// The worker's connection ended before its answer began.
     #[error("the worker's connection ended before its answer began")]
     WorkerDied,
+    /// What holds whatever happens did not: a defect of the router, which the request must not be routed by.
+    #[error(transparent)]
+    PolicyInvariant(#[from] Invariant),
     /// The worker answered something that is no HTTP.
     #[error("the worker's answer is no valid HTTP response: {0}")]
     InvalidResponse(String),
@@ -218,6 +221,9 @@ impl Failure {
             Self::WorkerDied => {
                 row(StatusCode::BAD_GATEWAY, Some("worker_died_before_headers"), O::ResetBeforeHeaders)
             }
+            Self::PolicyInvariant(_) => {
+                row(StatusCode::INTERNAL_SERVER_ERROR, Some("router_policy_invariant"), O::PolicyInvariant)
+            }
             Self::InvalidResponse(_) => {
                 row(StatusCode::BAD_GATEWAY, Some("worker_invalid_response"), O::InvalidResponse)
             }
@@ -230,7 +236,7 @@ impl Failure {
     }
 
     /// The response, in the dialect of its route.
-    pub fn response(&self, dialect: Dialect) -> Response<ResponseBody> {
+    pub fn response(&self, dialect: Dialect) -> Response<Bytes> {
         let row = self.row();
         let mut response = json(row.status, self.told(|body| body.to_json(dialect)));
         if let Some(machine) = row.machine {
@@ -276,6 +282,7 @@ impl Failure {
                 Extra::Number("unhealthy", *unhealthy),
             ],
             Self::WorkerTimeout(stage) => vec![Extra::Text("stage", stage.as_str())],
+            Self::PolicyInvariant(broken) => vec![Extra::Text("counter", broken.as_str())],
             Self::PairTimeout { leg, timeout_secs, room } => vec![
                 Extra::Text("leg", leg.as_str()),
                 Extra::Number("timeout_secs", *timeout_secs),
@@ -293,8 +300,8 @@ impl Failure {
 }
 
 /// A response of the router's own, in JSON.
-pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::Whole(body));
+pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -305,10 +312,7 @@ mod tests {
     use super::*;
 
     fn text(failure: &Failure, dialect: Dialect) -> String {
-        match failure.response(dialect).into_body() {
-            ResponseBody::Whole(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
-            ResponseBody::Relay(_) => panic!("a failure is made by the router"),
-        }
+        String::from_utf8(failure.response(dialect).into_body().to_vec()).unwrap()
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Order {
         let success = workers.iter().all(|part| (200..300).contains(&part.status));
         let status = if success { StatusCode::OK } else { StatusCode::BAD_GATEWAY };
         let body = serde_json::to_vec(&Merged { success, workers }).unwrap_or_default();
-        Ok(json(status, body.into()))
+        Ok(json(status, body.into()).map(ResponseBody::Whole))
     }
 
     /// The worker that the header names, or one for each URL.

@@ -87,7 +87,7 @@ impl Forward<'_> {
         let mut course = Course::begin(pool, asked.rank)?;
         loop {
             let selected = match course.begin_with(first.take(), self.now_ms) {
-                None => self.next(pool, asked, &mut course, attempts.count).await,
+                None => self.next(pool, asked, &mut course, attempts.count).await?,
                 first => first,
             };
             let Some(Selected { guard, choice, noted }) = selected else {
@@ -160,23 +160,29 @@ impl Forward<'_> {
     }
 
     /// The next worker to ask: at once if it is another one, after a wait if all that are left were busy before.
-    async fn next(&self, pool: &Pool, asked: &Asked, course: &mut Course, attempt: u32) -> Option<Selected> {
+    async fn next(
+        &self,
+        pool: &Pool,
+        asked: &Asked,
+        course: &mut Course,
+        attempt: u32,
+    ) -> Result<Option<Selected>, Failure> {
         let pays = course.kept.is_some();
         if pays && !self.shard.budget.pay() {
             course.nobody_told_more();
-            return None;
+            return Ok(None);
         }
         let ask = self.ask(asked, course);
         let request = if pool.is_noted() { self.head.id() } else { &[] };
         let asker = Asker { request, attempt };
-        let mut selected = pool.select_for(asker, &ask, &course.tried);
+        let mut selected = pool.select_for(asker, &ask, &course.tried)?;
         if selected.is_none() && course.is_worth_a_wait() {
             course.rounds += 1;
             let wait = self.settings.retry.backoff(course.rounds, self.shard.unit());
             tokio::time::sleep(wait).await;
             course.tried = Tried::with_rank(asked.rank);
             let ask = self.ask(asked, course);
-            selected = pool.select_for(asker, &ask, &course.tried);
+            selected = pool.select_for(asker, &ask, &course.tried)?;
         }
         match &selected {
             Some(_) if course.attempts > 0 => self.metrics.note_retry(course.reason),
@@ -184,7 +190,7 @@ impl Forward<'_> {
             _ => {}
         }
         course.attempts += u32::from(selected.is_some());
-        selected
+        Ok(selected)
     }
 
     fn ask<'b>(&self, asked: &'b Asked, course: &mut Course) -> Ask<'b> {

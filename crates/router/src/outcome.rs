@@ -66,11 +66,13 @@ pub enum Outcome {
     PairTimeout,
     /// Something panicked.
     Panicked,
+    /// An invariant of the router's own was found broken.
+    PolicyInvariant,
 }
 
 impl Outcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Completed,
         Self::ClientError,
         Self::WorkerError,
@@ -96,6 +98,7 @@ impl Outcome {
         Self::Drained,
         Self::PairTimeout,
         Self::Panicked,
+        Self::PolicyInvariant,
     ];
 
     /// Name in metrics and logs.
@@ -126,6 +129,7 @@ impl Outcome {
             Self::Drained => "drained",
             Self::PairTimeout => "pd_connector_timeout",
             Self::Panicked => "panicked",
+            Self::PolicyInvariant => "policy_invariant",
         }
     }
 

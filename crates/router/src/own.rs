@@ -1,7 +1,9 @@
 //! What the router answers by itself: pages from what is known of the workers, and failures.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use forebay_workers::{Models, World};
+use forebay_workers::{Blocker, Models, Worker, World};
 use http::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -35,8 +37,11 @@ impl Record {
                 response
             }
             Err(failure) => {
+                if let Failure::PolicyInvariant(broken) = &failure {
+                    self.note_broken(*broken);
+                }
                 self.account.outcome = failure.outcome();
-                failure.response(self.account.route.dialect)
+                failure.response(self.account.route.dialect).map(ResponseBody::Whole)
             }
         };
         if let ResponseBody::Whole(body) = response.body() {
@@ -59,20 +64,45 @@ struct Ready {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     healthy_workers: usize,
+    paused_workers: usize,
     total_workers: usize,
 }
 
-/// Ready means that a worker could be chosen now.
+/// Ready means that a worker could be chosen now: one that is healthy, or if there is none, one that is paused.
 fn readiness(world: &World, now_ms: u64, draining: bool) -> Response<ResponseBody> {
-    let healthy_workers = world.workers().iter().filter(|worker| worker.admits(now_ms)).count();
-    let total_workers = world.workers().len();
-    let (code, status, reason) = match (healthy_workers, total_workers) {
-        _ if draining => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", Some("the router is about to end")),
-        (0, 0) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", Some("there are no workers")),
-        (0, _) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready", Some("no worker is healthy")),
-        _ => (StatusCode::OK, "ready", None),
+    let (workers, count) = (world.workers(), |is: &dyn Fn(&Worker) -> bool| {
+        world.workers().iter().filter(|worker| is(worker)).count()
+    });
+    let healthy_workers = count(&|worker| worker.admits(now_ms));
+    // Asked after that: a pause that has just come to its end is none.
+    let paused_workers = count(&Worker::is_only_paused);
+    let (is_ready, reason) = match (healthy_workers, paused_workers) {
+        _ if draining => (false, Some("the router is about to end")),
+        (0, 0) => (false, Some(why_nobody(workers))),
+        (0, _) => {
+            (true, Some("no worker is healthy but those that are paused: requests go to them all the same"))
+        }
+        _ => (true, None),
     };
-    page_of(code, &Ready { status, reason, healthy_workers, total_workers })
+    let (code, status) =
+        if is_ready { (StatusCode::OK, "ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "not_ready") };
+    page_of(code, &Ready { status, reason, healthy_workers, paused_workers, total_workers: workers.len() })
+}
+
+/// Why no worker can be chosen.
+fn why_nobody(workers: &[Arc<Worker>]) -> &'static str {
+    let any = |is: &dyn Fn(&Worker) -> bool| workers.iter().any(|worker| is(worker));
+    if workers.is_empty() {
+        "there are no workers"
+    } else if any(&|worker| worker.is_awake() && !worker.blocked_by(Blocker::Draining)) {
+        "the circuit breaker of every healthy worker is open: requests pass now and then"
+    } else if any(&Worker::is_awake) {
+        "every healthy worker is draining"
+    } else if any(&Worker::is_well) {
+        "every healthy worker sleeps"
+    } else {
+        "no worker is healthy"
+    }
 }
 
 #[derive(Serialize)]
@@ -114,5 +144,5 @@ fn version(world: &World) -> Version {
 }
 
 fn page_of<T: Serialize>(status: StatusCode, page: &T) -> Response<ResponseBody> {
-    json(status, Bytes::from(serde_json::to_vec(page).unwrap_or_default()))
+    json(status, Bytes::from(serde_json::to_vec(page).unwrap_or_default())).map(ResponseBody::Whole)
 }

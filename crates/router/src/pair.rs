@@ -23,6 +23,9 @@ use crate::headers::Written;
 use crate::pairs::{PairOutcome, Pairs};
 use crate::prefill::PrefillLeg;
 
+/// A place on a worker, if there is one.
+type Found = Result<Option<Selected>, Failure>;
+
 /// A request that may become a pair.
 pub(crate) struct Pair<'a> {
     pub forward: &'a Forward<'a>,
@@ -50,7 +53,7 @@ impl<'a> Pair<'a> {
             return Err(Failure::Overloaded);
         }
         let Some(place) =
-            self.choose(LegKind::Decode, self.decode, &Tried::default(), progress.attempts.count)
+            self.choose(LegKind::Decode, self.decode, &Tried::default(), progress.attempts.count)?
         else {
             let is_full = self.decode.is_full(&Tried::default(), self.forward.now_ms);
             return Err(if is_full { Failure::Overloaded } else { exhausted(self.decode, 0) });
@@ -117,7 +120,7 @@ impl<'a> Pair<'a> {
         let mut step = course.plan.first();
         loop {
             step = match step {
-                Step::Prefill | Step::Both => match self.begin(&mut course, progress) {
+                Step::Prefill | Step::Both => match self.begin(&mut course, progress)? {
                     Some((legs, selected)) => self.attempt(&mut course, &legs, selected, step).await?,
                     None if course.place.is_none() => course.next(Happened::NoDecode),
                     None => course.next(Happened::NoPrefill),
@@ -134,14 +137,16 @@ impl<'a> Pair<'a> {
         &self,
         course: &mut Course<'a>,
         progress: &mut Progress<'_, '_>,
-    ) -> Option<(Arc<Legs>, Selected)> {
-        self.take_place(course, progress);
-        let decoder = course.place.as_ref()?.guard.worker();
+    ) -> Result<Option<(Arc<Legs>, Selected)>, Failure> {
+        self.take_place(course, progress)?;
+        let (Some(place), Some(pool)) = (&course.place, self.prefill) else { return Ok(None) };
+        let decoder = place.guard.worker();
         if !self.pairs.settings.allow_version_skew {
             course.tried_prefill.only_version_of(decoder);
         }
-        let selected =
-            self.choose(LegKind::Prefill, self.prefill?, &course.tried_prefill, progress.attempts.count)?;
+        let tried = &course.tried_prefill;
+        let selected = self.choose(LegKind::Prefill, pool, tried, progress.attempts.count)?;
+        let Some(selected) = selected else { return Ok(None) };
         let prefiller = Arc::clone(selected.guard.worker());
         let connector = self.pairs.settings.connector;
         let room = self.pairs.room();
@@ -155,7 +160,7 @@ impl<'a> Pair<'a> {
         let request_id = connector.pairs_by_request_id().then(|| self.forward.shard.fresh_id());
         let legs = Arc::new(Legs { room, request_id, prefiller });
         course.legs = Some(Arc::clone(&legs));
-        Some((legs, selected))
+        Ok(Some((legs, selected)))
     }
 
     /// The prefill leg, or both. Whatever comes that does not let the other one go on ends both.
@@ -230,7 +235,7 @@ impl<'a> Pair<'a> {
         if !self.pairs.settings.allow_version_skew {
             course.tried_decode.only_version_of(&legs.prefiller);
         }
-        self.take_place(course, progress);
+        self.take_place(course, progress)?;
         let Some(place) = course.place.take() else { return Ok(course.next(Happened::NoDecode)) };
         let body = self.pairing(&legs).decode(&self.asked.body, &hand_over).map_err(broken)?;
         let head = self.head(&legs, body.len());
@@ -303,18 +308,16 @@ impl<'a> Pair<'a> {
     }
 
     /// A place on a decode worker that was not tried yet, if there is none already.
-    fn take_place(&self, course: &mut Course<'a>, progress: &mut Progress<'_, '_>) {
-        if course.place.is_some() {
-            return;
+    fn take_place(&self, course: &mut Course<'a>, progress: &mut Progress<'_, '_>) -> Result<(), Failure> {
+        if course.place.is_none() {
+            course.place =
+                self.choose(LegKind::Decode, self.decode, &course.tried_decode, progress.attempts.count)?;
+            course.place.iter().for_each(|place| progress.chosen(place));
         }
-        course.place =
-            self.choose(LegKind::Decode, self.decode, &course.tried_decode, progress.attempts.count);
-        if let Some(place) = &course.place {
-            progress.chosen(place);
-        }
+        Ok(())
     }
 
-    fn choose(&self, leg: LegKind, pool: &Pool, tried: &Tried, attempt: u32) -> Option<Selected> {
+    fn choose(&self, leg: LegKind, pool: &Pool, tried: &Tried, attempt: u32) -> Found {
         let question = Ask {
             prefix: self.asked.prefix.as_ref(),
             tokens: Some(self.tokens),
@@ -325,8 +328,8 @@ impl<'a> Pair<'a> {
         };
         let request = if pool.is_noted() { self.forward.head.id() } else { &[] };
         let selected = pool.select_for(Asker { request, attempt }, &question, tried)?;
-        note(selected.guard.worker(), &selected.choice);
-        Some(selected)
+        selected.iter().for_each(|selected| note(selected.guard.worker(), &selected.choice));
+        Ok(selected)
     }
 
     fn pairing<'b>(&self, legs: &'b Legs) -> Pairing<'b> {

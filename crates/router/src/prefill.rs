@@ -103,14 +103,7 @@ fn failed(error: AttemptError, guard: Guard) -> PrefillEnd {
         AttemptError::Unreachable(_) => LegFailure::Unreachable,
         _ => LegFailure::Broken,
     };
-    let failure = error.told(guard.worker());
-    match failure.outcome() {
-        Outcome::OutOfResources => {}
-        Outcome::WorkerUnreachable | Outcome::ConnectTimeout => guard.worker().host().suspect(),
-        _ if by_age => {}
-        _ => guard.failed(clock::now_ms()),
-    }
-    PrefillEnd::Failed { kind, failure, by_age }
+    PrefillEnd::Failed { kind, failure: error.charged(guard), by_age }
 }
 
 /// What a status says of a leg; `None` if it is well.

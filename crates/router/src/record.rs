@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_workers::{Note, Pool, Reader, World};
+use forebay_workers::{Invariant, Note, Pool, Reader, World};
 use http::StatusCode;
 
 use crate::access_log::AccessLog;
@@ -127,6 +127,12 @@ impl Record {
         self.books.is_cut()
     }
 
+    /// The request met an invariant that does not hold.
+    pub(crate) fn note_broken(&self, broken: Invariant) {
+        tracing::error!(counter = broken.as_str(), "an invariant is broken: a request was refused for it");
+        self.books.trials.auditor().found(broken);
+    }
+
     /// Bytes go to the client.
     pub(crate) fn handed_out(&mut self, bytes: &Bytes) {
         self.account.response_bytes += bytes.len() as u64;
@@ -159,5 +165,39 @@ impl Drop for Record {
             self.account.outcome = Outcome::Panicked;
         }
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_policy::PolicySettings;
+    use forebay_workers::{Auditor, BreakerSettings, HealthSettings, registry};
+    use http::Method;
+    use prometheus::{Registry, TextEncoder};
+
+    use super::*;
+    use crate::relay::ResponseBody;
+
+    #[test]
+    fn a_request_that_meets_a_broken_invariant_says_which_and_is_counted_as_that() {
+        let (reader, _writer) =
+            registry(PolicySettings::default(), 1, HealthSettings::default(), BreakerSettings::default());
+        let (series, auditor) = (Registry::new(), Arc::new(Auditor::default()));
+        let trials = Arc::new(Trials::new(&reader.world(), Arc::clone(&auditor)));
+        let books = Arc::new(Books::new(RouterMetrics::new(&series).unwrap(), None, trials));
+        let route = Route::find(&Method::POST, "/v1/messages", true);
+        let mut record = Record::begin(&books, reader.world(), route);
+        let response = record.answered(Err(Invariant::InFlight.into()));
+        drop(record);
+        assert_eq!(response.status(), 500);
+        assert_eq!(response.headers()["x-forebay-failure"], "router_policy_invariant");
+        let ResponseBody::Whole(body) = response.into_body() else { panic!("the router made it") };
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(body.starts_with(r#"{"type":"error","error":{"type":"api_error""#), "{body}");
+        assert!(body.contains(r#""failure":"router_policy_invariant","counter":"in_flight""#), "{body}");
+        assert_eq!((auditor.violations_of(Invariant::InFlight), auditor.violations()), (1, 1));
+        let metrics = TextEncoder::new().encode_to_string(&series.gather()).unwrap();
+        let counted = r#"class="5xx",model="",outcome="policy_invariant",route="/v1/messages"} 1"#;
+        assert!(metrics.contains(counted), "{metrics}");
     }
 }

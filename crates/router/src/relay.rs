@@ -36,8 +36,6 @@ pub struct Relay {
     leg: Option<Leg>,
     record: Box<Record>,
     manner: Manner,
-    /// Why the answer is cut, once what came of it has been written.
-    cut: Option<BodyError>,
     /// The last bytes have been handed out, by whomever they were written.
     ended: bool,
 }
@@ -67,26 +65,22 @@ impl Relay {
         }
         let ended = upstream.is_finished();
         record.account.outcome = if ended { manner.complete } else { Outcome::ClientGoneMidStream };
-        Self { upstream, leg, record, manner, cut: None, ended }
+        Self { upstream, leg, record, manner, ended }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if let Some(error) = self.cut.take() {
-            self.ended = true;
-            return Poll::Ready(Some(Err(error)));
-        }
         while !self.ended {
             match self.upstream.poll_chunk(cx) {
                 Poll::Pending if self.record.is_cut() => {
                     self.upstream.close();
                     let error = BodyError::Io(io::ErrorKind::ConnectionAborted.into());
-                    return self.break_off(cx, &Failure::Drained, error);
+                    return Poll::Ready(Some(self.break_off(&Failure::Drained, error)));
                 }
                 Poll::Pending => {
                     let stage = ready!(self.manner.patience.poll(cx));
                     self.upstream.close();
                     let error = BodyError::Io(io::ErrorKind::TimedOut.into());
-                    return self.break_off(cx, &Failure::WorkerTimeout(stage), error);
+                    return Poll::Ready(Some(self.break_off(&Failure::WorkerTimeout(stage), error)));
                 }
                 Poll::Ready(Some(Ok(chunk))) => {
                     let goes = self.take(chunk);
@@ -95,7 +89,7 @@ impl Relay {
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    return self.break_off(cx, &Failure::WorkerDiedMidStream, error);
+                    return Poll::Ready(Some(self.break_off(&Failure::WorkerDiedMidStream, error)));
                 }
                 Poll::Ready(None) => {
                     let rest = self.finish();
@@ -165,12 +159,7 @@ impl Relay {
 
     /// The worker's message will not become whole. The client of an event stream is told with a last record; any other
     /// answer is cut, so that it does not look whole.
-    fn break_off(
-        &mut self,
-        cx: &Context<'_>,
-        failure: &Failure,
-        error: BodyError,
-    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+    fn break_off(&mut self, failure: &Failure, error: BodyError) -> Result<Bytes, BodyError> {
         if let Some(leg) = self.leg.take() {
             match failure.outcome() {
                 Outcome::RequestTimeout | Outcome::Drained => drop(leg),
@@ -178,18 +167,21 @@ impl Relay {
             }
         }
         self.record.account.outcome = failure.outcome();
+        self.ended = true;
         match &self.manner.records {
             Some(records) if records.takes_more() => {
-                self.ended = true;
-                Poll::Ready(Some(Ok(failure.record(self.manner.dialect, records.so_far()))))
+                Ok(failure.record(self.manner.dialect, records.so_far()))
             }
-            _ => {
-                // An error ends the client's connection at once, with all that waits to be written: a client that had
-                // not even got the head would be told nothing.
-                self.cut = Some(error);
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
+            _ => Err(error),
+        }
+    }
+}
+
+impl Drop for Relay {
+    /// An answer that did not become whole: what its stream had told of tokens by then is noted all the same.
+    fn drop(&mut self) {
+        if let (Some(_), Some(records)) = (self.manner.report.take(), &self.manner.records) {
+            self.record.account.tokens = records.usage();
         }
     }
 }

@@ -101,7 +101,7 @@ mod tests {
         let pool = world.pool(By::Rank, None).unwrap();
         let ask = Ask { prefix: Some(&key), ..Ask::default() };
         drop(pool.select(&ask, &Tried::default()));
-        let choice = pool.select(&ask, &Tried::default()).unwrap().choice;
+        let choice = pool.select(&ask, &Tried::default()).unwrap().unwrap().choice;
         let mut report = Report::new(Prediction {
             worker: Arc::clone(&worker),
             policy: Arc::clone(pool.policy()),

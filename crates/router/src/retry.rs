@@ -93,10 +93,19 @@ pub(crate) fn asks_for_patience(headers: &HeaderMap) -> bool {
 /// Longest time that a worker is left alone, whatever it asks for: nobody can call it back.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// For how long a busy worker wants to be left alone, if it said so in seconds.
+/// For how long a busy worker wants to be left alone, if it said so: in seconds, or as a date. A date is read by the
+/// worker's own clock, which its answer tells: nobody knows how far that is from the clock here.
 pub(crate) fn pause(headers: &HeaderMap) -> Option<Duration> {
-    let seconds: u64 = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    (seconds > 0).then(|| Duration::from_secs(seconds).min(LONGEST_PAUSE))
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let asked = text(header::RETRY_AFTER)?;
+    let pause = match asked.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = |text| httpdate::parse_http_date(text).ok();
+            date(asked)?.duration_since(date(text(header::DATE)?)?).ok()?
+        }
+    };
+    (!pause.is_zero()).then(|| pause.min(LONGEST_PAUSE))
 }
 
 /// What retries of answers may cost: a tenth of the traffic, so that they never make an overload worse. One for each
@@ -194,6 +203,20 @@ mod tests {
         assert_eq!(asked("86400"), Some(LONGEST_PAUSE));
         for nothing in ["0", "-1", "soon", "Wed, 21 Oct 2026 07:28:00 GMT"] {
             assert_eq!(asked(nothing), None);
+        }
+    }
+
+    #[test]
+    fn a_date_is_read_by_the_clock_of_whoever_wrote_it() {
+        let asked = |until: &'static str| {
+            let now = http::HeaderValue::from_static("Wed, 21 Oct 2026 07:28:00 GMT");
+            let until = http::HeaderValue::from_static(until);
+            pause(&HeaderMap::from_iter([(header::RETRY_AFTER, until), (header::DATE, now)]))
+        };
+        assert_eq!(asked("Wed, 21 Oct 2026 07:28:09 GMT"), Some(Duration::from_secs(9)));
+        assert_eq!(asked("Thu, 22 Oct 2026 07:28:00 GMT"), Some(LONGEST_PAUSE));
+        for nothing in ["Wed, 21 Oct 2026 07:28:00 GMT", "Wed, 21 Oct 2026 07:27:59 GMT", "21 Oct 2026"] {
+            assert_eq!(asked(nothing), None, "{nothing}");
         }
     }
 

@@ -1,12 +1,36 @@
-//! The check that no load has drifted: legs in flight against legs started less legs ended.
+//! What must hold whatever happens, and the count of the times that it did not: choices name candidates, and no load drifts
+//! from legs started less legs ended.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use forebay_policy::Slot;
 
 use crate::world::World;
+
+/// What must hold whatever happens. That it does not is a defect of this program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the router found its own books wrong: {}", self.as_str())]
+pub enum Invariant {
+    /// Legs in flight are those started less those ended, and never fewer than none.
+    InFlight,
+    /// A policy chooses one of the workers that it was shown.
+    Candidate,
+}
+
+impl Invariant {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 2] = [Self::InFlight, Self::Candidate];
+
+    /// Name in metrics and answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InFlight => "in_flight",
+            Self::Candidate => "candidate",
+        }
+    }
+}
 
 /// Looks at every worker's counters now and then, and counts what cannot be.
 ///
@@ -15,7 +39,7 @@ use crate::world::World;
 #[derive(Default)]
 pub struct Auditor {
     seen: Mutex<HashMap<Slot, Drift>>,
-    violations: Arc<AtomicU64>,
+    violations: [AtomicU64; Invariant::ALL.len()],
     audits: AtomicU64,
 }
 
@@ -43,7 +67,7 @@ impl Auditor {
             let again = before.is_some_and(|drift| drift.amount == amount);
             let counted = again && before.is_some_and(|drift| drift.counted);
             if amount != 0 && again && !counted {
-                self.violations.fetch_add(1, Ordering::Relaxed);
+                self.found(Invariant::InFlight);
                 found.push(format!("{} is off by {amount}", worker.name()));
             }
             seen.insert(worker.slot(), Drift { amount, counted: again && amount != 0 });
@@ -56,17 +80,34 @@ impl Auditor {
         self.audits.load(Ordering::Relaxed)
     }
 
+    /// An invariant was found broken, here or by a request that met it.
+    pub fn found(&self, broken: Invariant) {
+        self.violations[broken as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Violations found so far.
     pub fn violations(&self) -> u64 {
-        self.violations.load(Ordering::Relaxed)
+        Invariant::ALL.into_iter().map(|invariant| self.violations_of(invariant)).sum()
+    }
+
+    /// Those of one invariant.
+    pub fn violations_of(&self, invariant: Invariant) -> u64 {
+        self.violations[invariant as usize].load(Ordering::Relaxed)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::{BreakerSettings, HealthSettings, registry};
     use forebay_policy::PolicySettings;
+
+    #[test]
+    fn numbers_are_places_in_the_list() {
+        assert!(Invariant::ALL.iter().enumerate().all(|(place, one)| *one as usize == place));
+    }
 
     #[test]
     fn a_counter_written_by_hand_is_found_once() {

@@ -7,7 +7,7 @@ use forebay_policy::{PolicyKind, Reason};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use crate::audit::Auditor;
+use crate::audit::{Auditor, Invariant};
 use crate::breaker::BreakerState;
 use crate::by::By;
 use crate::pool::Pool;
@@ -53,13 +53,15 @@ impl Collector for FleetCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let world = self.reader.world();
-        let violations = vec![(vec![("counter", "in_flight")], self.auditor.violations() as f64)];
+        let violations = Invariant::ALL.into_iter().map(|invariant| {
+            (vec![("counter", invariant.as_str())], self.auditor.violations_of(invariant) as f64)
+        });
         let mut families = vec![
             gauge("forebay_epoch", "Number of the current trial.", vec![(vec![], world.epoch() as f64)]),
             counter(
                 "forebay_policy_invariant_violations_total",
-                "Times a counter was found that cannot be: in flight other than started less ended.",
-                violations,
+                "What was found that cannot be: loads other than legs started less ended, choices of no candidate.",
+                violations.collect(),
             ),
         ];
         families.extend(worker_families(&world));

@@ -37,6 +37,8 @@ pub struct Host {
     /// Differs between versions; 0 if none is known.
     version_mark: AtomicU64,
     models_stale: AtomicBool,
+    /// A request failed there since the last probe.
+    accused: AtomicBool,
     /// Until when it is left alone.
     paused_until_ms: AtomicU64,
     look: Notify,
@@ -47,6 +49,8 @@ struct Behind {
     /// Blockers of the host.
     blockers: u32,
     workers: Vec<Weak<Worker>>,
+    /// Times that somebody knew better than a probe that was under way: see [`Host::news`].
+    news: u64,
 }
 
 impl Host {
@@ -56,7 +60,7 @@ impl Host {
             url,
             role: Role::default(),
             ranks: AtomicU64::new(0),
-            behind: Mutex::new(Behind { blockers: Blocker::Unhealthy as u32, workers: Vec::new() }),
+            behind: Mutex::new(Behind { blockers: Blocker::Unhealthy as u32, workers: Vec::new(), news: 0 }),
             circuit: Circuit::new(breaking, epoch),
             in_flight: AtomicU32::new(0),
             health: Mutex::new(Health::default()),
@@ -65,6 +69,7 @@ impl Host {
             left_rotation: AtomicU64::new(0),
             version_mark: AtomicU64::new(0),
             models_stale: AtomicBool::new(false),
+            accused: AtomicBool::new(false),
             paused_until_ms: AtomicU64::new(0),
             look: Notify::new(),
         }
@@ -134,24 +139,38 @@ impl Host {
 
     /// Raises a blocker for all workers behind it; true if it was down before.
     pub(crate) fn block(&self, blocker: Blocker) -> bool {
-        let mut behind = self.behind();
-        let was_up = behind.blockers & blocker as u32 != 0;
-        behind.blockers |= blocker as u32;
-        behind.workers.iter().filter_map(Weak::upgrade).for_each(|worker| {
-            worker.block(blocker);
-        });
-        !was_up
+        self.behind().set(blocker, true)
     }
 
     /// Lowers a blocker for all workers behind it; true if it was up before.
     pub(crate) fn unblock(&self, blocker: Blocker) -> bool {
+        self.behind().set(blocker, false)
+    }
+
+    /// Raises or lowers a blocker because of something that a probe under way may not have seen; true if that is a change.
+    pub(crate) fn ordered(&self, blocker: Blocker, up: bool) -> bool {
         let mut behind = self.behind();
-        let was_up = behind.blockers & blocker as u32 != 0;
-        behind.blockers &= !(blocker as u32);
-        behind.workers.iter().filter_map(Weak::upgrade).for_each(|worker| {
-            worker.unblock(blocker);
-        });
-        was_up
+        behind.news += 1;
+        behind.set(blocker, up)
+    }
+
+    /// The same because of what a probe heard that began at `asked`. If there was news since, it may have heard what no
+    /// longer holds, and changes nothing.
+    pub(crate) fn heard(&self, blocker: Blocker, up: bool, asked: u64) -> bool {
+        let mut behind = self.behind();
+        behind.news == asked && behind.set(blocker, up)
+    }
+
+    /// Grows with each order to rest or to wake up that was carried out, and each connection that was refused: whoever
+    /// asked before that may hear what no longer holds.
+    pub fn news(&self) -> u64 {
+        self.behind().news
+    }
+
+    /// Whether somebody found its connections refused since a probe began at `asked`.
+    pub fn is_suspected_since(&self, asked: u64) -> bool {
+        let behind = self.behind();
+        behind.news != asked && behind.blockers & Blocker::Suspect as u32 != 0
     }
 
     /// Whether this blocker of the host is up.
@@ -206,10 +225,21 @@ impl Host {
 
     /// A request found its connection refused: out of rotation until a probe has looked, which is asked for now.
     pub fn suspect(&self) {
-        if self.block(Blocker::Suspect) {
+        if self.ordered(Blocker::Suspect, true) {
             self.note_left();
             self.look_now();
         }
+    }
+
+    /// A request failed there: a probe is asked for, which finds out sooner than more requests whether it is dead.
+    pub(crate) fn accuse(&self) {
+        self.accused.store(true, Ordering::Relaxed);
+        self.look_now();
+    }
+
+    /// Whether a request failed there since this was asked last.
+    pub(crate) fn take_accused(&self) -> bool {
+        self.accused.swap(false, Ordering::Relaxed)
     }
 
     /// It asked to be left alone until then: others are chosen meanwhile, if there are any.
@@ -294,6 +324,26 @@ impl Host {
 
     fn behind(&self) -> MutexGuard<'_, Behind> {
         self.behind.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Behind {
+    /// Raises or lowers a blocker for all workers; true if that is a change.
+    fn set(&mut self, blocker: Blocker, up: bool) -> bool {
+        let was_up = self.blockers & blocker as u32 != 0;
+        if up {
+            self.blockers |= blocker as u32;
+        } else {
+            self.blockers &= !(blocker as u32);
+        }
+        for worker in self.workers.iter().filter_map(Weak::upgrade) {
+            if up {
+                worker.block(blocker)
+            } else {
+                worker.unblock(blocker)
+            };
+        }
+        was_up != up
     }
 }
 

@@ -23,7 +23,7 @@
 //! - [`world`]: the immutable view that a request is routed by: epoch, pools, policies.
 //! - `state`: what only writers see.
 //! - [`registry`]: the two handles on it all, one that reads and one that writes.
-//! - [`audit`]: the check that no load has drifted.
+//! - [`audit`]: what must hold whatever happens, and the check that no load has drifted.
 //! - [`collector`]: the per-worker series, computed when they are scraped.
 //!
 //! Architecture invariant: no sockets and no clock in here. Time is an argument, and whoever talks to a worker
@@ -57,7 +57,7 @@ pub mod url;
 pub mod worker;
 pub mod world;
 
-pub use audit::Auditor;
+pub use audit::{Auditor, Invariant};
 pub use blocker::{Blocker, Rest};
 pub use breaker::{BreakerSettings, BreakerState};
 pub use by::{By, PoolError};

@@ -1,5 +1,6 @@
 //! The workers of one model, and a choice among them with its load. Knows no other pool.
 
+use crate::audit::Invariant;
 use crate::by::By;
 use crate::frozen::Frozen;
 use crate::guard::Guard;
@@ -31,6 +32,9 @@ pub struct Pool {
     pub(crate) bound: Option<Arc<Places>>,
 }
 
+/// Most legs that a worker can have. A counter beyond it was lowered below zero.
+const MOST_LEGS: u32 = u32::MAX / 2;
+
 /// Stands for no candidate.
 const NOBODY: u32 = u32::MAX;
 
@@ -60,6 +64,9 @@ pub struct Selected {
     /// Number of its note, if choices are noted.
     pub noted: Option<u64>,
 }
+
+/// A choice that was made, or what about it cannot be.
+type Taken = Result<Selected, Invariant>;
 
 impl Pool {
     /// The served name, empty for the pools that no single name has.
@@ -118,12 +125,23 @@ impl Pool {
     }
 
     /// Chooses a worker that was not tried yet and puts the load on it, in one step.
-    pub fn select(&self, ask: &Ask<'_>, tried: &Tried) -> Option<Selected> {
+    ///
+    /// # Errors
+    /// What was chosen cannot be, or the load that was found there.
+    pub fn select(&self, ask: &Ask<'_>, tried: &Tried) -> Result<Option<Selected>, Invariant> {
         self.select_for(Asker::default(), ask, tried)
     }
 
     /// The same, for a request that the record of decisions names.
-    pub fn select_for(&self, asker: Asker<'_>, ask: &Ask<'_>, tried: &Tried) -> Option<Selected> {
+    ///
+    /// # Errors
+    /// As [`Self::select`].
+    pub fn select_for(
+        &self,
+        asker: Asker<'_>,
+        ask: &Ask<'_>,
+        tried: &Tried,
+    ) -> Result<Option<Selected>, Invariant> {
         let most = self.bound.as_ref().map_or(u32::MAX, |places| places.most());
         let view = View { pool: self, tried, now_ms: ask.now_ms, most, only: None, takes_paused: false };
         self.select_from(ask, &view, asker)
@@ -137,14 +155,15 @@ impl Pool {
                 let is_left = self.workers().any(|worker| worker.is_only_paused() && tried.allows(worker));
                 is_left.then(|| self.select_from(ask, &View { takes_paused: true, ..view }, asker)).flatten()
             })
+            .transpose()
     }
 
-    fn select_from(&self, ask: &Ask<'_>, view: &View<'_>, asker: Asker<'_>) -> Option<Selected> {
+    fn select_from(&self, ask: &Ask<'_>, view: &View<'_>, asker: Asker<'_>) -> Option<Taken> {
         if let Some(ledger) = &self.ledger {
             return self.select_noted(ask, view, asker, ledger);
         }
-        let (choice, guard) = self.policy.select(ask, view, |choice| self.take(ask, choice))?;
-        Some(Selected { guard, choice, noted: None })
+        let (choice, guard) = self.policy.select(ask, view, |choice| self.take(ask, choice, view.tried))?;
+        Some(guard.map(|guard| Selected { guard, choice, noted: None }))
     }
 
     /// The same, noted in the order of the choices. The policy sees loads that stand still meanwhile: those of the note.
@@ -154,7 +173,7 @@ impl Pool {
         view: &View<'_>,
         asker: Asker<'_>,
         ledger: &Ledger,
-    ) -> Option<Selected> {
+    ) -> Option<Taken> {
         let blocks = ask.prefix.map_or(&[][..], PrefixKey::blocks).into();
         let frozen = Frozen::new(view);
         self.policy.decide(ask, &frozen, |decision| {
@@ -175,18 +194,29 @@ impl Pool {
                 choice: decision.choice,
             })));
             let choice = decision.choice?;
-            Some(Selected { guard: self.take(ask, &choice), choice, noted: Some(noted) })
+            let guard = self.take(ask, &choice, view.tried);
+            Some(guard.map(|guard| Selected { guard, choice, noted: Some(noted) }))
         })
     }
 
-    /// Puts the load of a choice on its worker.
-    fn take(&self, ask: &Ask<'_>, choice: &Choice) -> Guard {
-        let candidate = &self.candidates[choice.index];
+    /// Puts the load of a choice on its worker, if both can be. (Whether a worker is eligible may change at any time, and
+    /// is not asked again.)
+    fn take(&self, ask: &Ask<'_>, choice: &Choice, tried: &Tried) -> Result<Guard, Invariant> {
+        let candidate = self
+            .candidates
+            .get(choice.index)
+            .filter(|candidate| candidate.worker.slot() == choice.slot && !tried.contains(choice.slot));
+        let candidate = candidate.ok_or(Invariant::Candidate)?;
+        let worker = Arc::clone(&candidate.worker);
+        let guard = Guard::of_choice(worker, choice, ask.streamed, ask.now_ms);
+        // Its own leg is among them.
+        if !(1..=MOST_LEGS).contains(&guard.worker().in_flight()) {
+            return Err(Invariant::InFlight);
+        }
         candidate.served.fetch_add(1, Ordering::Relaxed);
         candidate.worker.decided(choice.reason);
         candidate.worker.predictions().chosen(choice);
-        let worker = Arc::clone(&candidate.worker);
-        Guard::of_choice(worker, choice, ask.streamed, ask.now_ms).heard_in(self.epoch, ask.now_ms)
+        Ok(guard.heard_in(self.epoch, ask.now_ms))
     }
 
     /// Of those that only their breakers keep out, the one whose breaker opened first.
@@ -265,5 +295,67 @@ impl Fleet for View<'_> {
 
     fn generation(&self) -> u64 {
         self.pool.generation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BreakerSettings, HealthSettings, Models, Reader, registry};
+    use forebay_policy::{PolicySettings, Reason};
+
+    /// Two workers that are well.
+    fn two() -> Reader {
+        let (reader, writer) =
+            registry(PolicySettings::default(), 1, HealthSettings::default(), BreakerSettings::default());
+        for url in ["http://a:1", "http://b:1"] {
+            let host = writer.add(url.parse().unwrap());
+            writer.learnt(&host, Models::Any, None);
+            writer.probed(&host, true);
+        }
+        reader
+    }
+
+    fn choice(index: usize, slot: u32) -> Choice {
+        Choice {
+            index,
+            slot: Slot(slot),
+            reason: Reason::Draw,
+            matched: 0,
+            key_len: 0,
+            prompt_tokens: 0,
+            uncached_tokens: 0,
+            draw: 0,
+        }
+    }
+
+    #[test]
+    fn a_choice_of_no_candidate_puts_no_load_on_anybody() {
+        let world = two().world();
+        let (pool, ask) = (world.all(By::Rank), Ask::default());
+        let mut tried = Tried::default();
+        tried.add(Slot(1));
+        for (index, slot) in [(2, 2), (usize::MAX, 0), (0, 1), (1, 1)] {
+            let taken = pool.take(&ask, &choice(index, slot), &tried);
+            assert_eq!(taken.err(), Some(Invariant::Candidate), "{index} {slot}");
+        }
+        assert!(pool.workers().all(|worker| worker.started() == 0));
+        drop(pool.take(&ask, &choice(0, 0), &tried).unwrap());
+        assert_eq!(pool.workers().map(|worker| worker.started()).collect::<Vec<_>>(), [1, 0]);
+    }
+
+    #[test]
+    fn a_load_below_zero_is_told_instead_of_chosen_by() {
+        let world = two().world();
+        let pool = world.all(By::Rank);
+        for worker in pool.workers() {
+            worker.in_flight.fetch_sub(1, Ordering::SeqCst);
+        }
+        let broken = pool.select(&Ask::default(), &Tried::default());
+        assert_eq!(broken.err(), Some(Invariant::InFlight));
+        for worker in pool.workers() {
+            worker.in_flight.fetch_add(1, Ordering::SeqCst);
+        }
+        assert!(pool.select(&Ask::default(), &Tried::default()).unwrap().is_some());
     }
 }

@@ -103,10 +103,30 @@ impl Writer {
         self.changed();
     }
 
+    /// Takes a drain back. False if the URL is off the list already.
+    pub fn undrain(&self, host: &Host) -> bool {
+        {
+            let _not_removed_meanwhile = self.state();
+            if host.blocked_by(Blocker::Removed) {
+                return false;
+            }
+            host.unblock(Blocker::Draining);
+        }
+        self.changed();
+        true
+    }
+
     /// Takes the URLs off the list that are drained; gives them.
     pub fn remove_drained(&self) -> Vec<Arc<Host>> {
         let world = self.0.world.load_full();
-        let drained: Vec<_> = world.hosts().iter().filter(|host| host.is_drained()).cloned().collect();
+        let drained: Vec<_> = {
+            let _not_undrained_meanwhile = self.state();
+            let drained: Vec<_> = world.hosts().iter().filter(|host| host.is_drained()).cloned().collect();
+            for host in &drained {
+                host.block(Blocker::Removed);
+            }
+            drained
+        };
         drained.iter().for_each(|host| self.remove(host));
         drained
     }
@@ -128,8 +148,9 @@ impl Writer {
     /// Takes the result of a health probe. True if the URL is in rotation after it.
     pub fn probed(&self, host: &Arc<Host>, good: bool) -> bool {
         let settings = self.state().health.clone();
-        // A refused connection and a failed probe agree: no need to wait for more of them.
-        let agreed = !good && host.blocked_by(Blocker::Suspect);
+        // A refused connection, or a request that failed, and a failed probe agree: no need to wait for more of them.
+        let was_suspect = host.blocked_by(Blocker::Suspect);
+        let agreed = (host.take_accused() || was_suspect) && !good;
         let up = {
             let mut health = host.health();
             let mut up = health.probed(good, &settings);
@@ -144,7 +165,8 @@ impl Writer {
             self.state().note_probed(host, up);
         }
         if changed && !up {
-            if !agreed {
+            // Else it had left before.
+            if !was_suspect {
                 host.note_left();
             }
             // What restarts comes back with an empty cache.
@@ -159,9 +181,18 @@ impl Writer {
         up
     }
 
-    /// Takes whether a URL rests. True if that is news.
+    /// A URL has carried out an order to rest, or to end its rest. True if that is news.
     pub fn rests(&self, host: &Host, rest: Rest, rests: bool) -> bool {
-        let is_news = if rests { host.block(rest.into()) } else { host.unblock(rest.into()) };
+        self.rest_is_news(host, rests, host.ordered(rest.into(), rests))
+    }
+
+    /// Takes what a probe that began at `asked` (of [`Host::news`]) heard of a URL's rest. True if that is news. Orders that
+    /// were carried out since are newer.
+    pub fn heard_of_rest(&self, host: &Host, rest: Rest, rests: bool, asked: u64) -> bool {
+        self.rest_is_news(host, rests, host.heard(rest.into(), rests, asked))
+    }
+
+    fn rest_is_news(&self, host: &Host, rests: bool, is_news: bool) -> bool {
         if is_news && rests {
             // Who sleeps gives its memory back; who is stopped empties its cache, unless it is told not to.
             self.forget(host);

@@ -139,7 +139,7 @@ impl Worker {
     }
 
     /// Whether nothing keeps it from being chosen but that it asked, or was told, to be left alone.
-    pub(crate) fn is_only_paused(&self) -> bool {
+    pub fn is_only_paused(&self) -> bool {
         let blockers = self.blockers.load(Ordering::Relaxed);
         blockers != 0 && blockers & !PATIENCE == 0
     }
@@ -186,20 +186,20 @@ impl Worker {
         }
     }
 
-    /// It answered that it failed. A probe is asked for, which finds out sooner than more requests whether it is dead.
+    /// It answered that it failed.
     pub(crate) fn failed(&self, epoch: u64, probe: Probe, now_ms: u64) {
         self.circuit.failed(epoch, probe.own, now_ms, |is_closed| self.heed(is_closed));
         if self.host.is_ranked() {
             self.reached(epoch, probe);
         }
-        self.host.look_now();
+        self.host.accuse();
     }
 
     /// The connection failed: what one rank suffers by that, all ranks of its host would have.
     pub(crate) fn broke(&self, epoch: u64, probe: Probe, now_ms: u64) {
         if self.host.is_ranked() {
             self.host.circuit.failed(epoch, probe.host, now_ms, |is_closed| self.host.heed(is_closed));
-            self.host.look_now();
+            self.host.accuse();
         } else {
             self.failed(epoch, probe, now_ms);
         }
@@ -281,7 +281,7 @@ impl Worker {
 
     /// One more leg is in flight.
     pub(crate) fn count_in(&self) {
-        let legs = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        let legs = self.in_flight.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         self.started.fetch_add(1, Ordering::SeqCst);
         if legs > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(legs, Ordering::Relaxed);

@@ -89,6 +89,11 @@ impl Trials {
         self.named.find_or_begin(epoch, name)
     }
 
+    /// Whoever counts what must not be.
+    pub(crate) fn auditor(&self) -> &Auditor {
+        &self.auditor
+    }
+
     /// The gate that requests pass.
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate

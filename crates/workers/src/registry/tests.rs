@@ -45,7 +45,7 @@ fn serve(writer: &Writer, worker: &Arc<Worker>, models: &[ServedModel]) {
 
 fn chosen(reader: &Reader, model: Option<&str>) -> Option<String> {
     let world = reader.world();
-    let selected = world.pool(By::Rank, model).ok()?.select(&Ask::default(), &Tried::default())?;
+    let selected = world.pool(By::Rank, model).ok()?.select(&Ask::default(), &Tried::default()).unwrap()?;
     Some(selected.guard.worker().name().to_owned())
 }
 
@@ -94,7 +94,8 @@ fn the_load_is_up_from_the_choice_until_the_guard_falls() {
     }
     let world = reader.world();
     let pool = world.pool(By::Rank, Some("m")).unwrap();
-    let burst: Vec<_> = (0..10).filter_map(|_| pool.select(&Ask::default(), &Tried::default())).collect();
+    let burst: Vec<_> =
+        (0..10).filter_map(|_| pool.select(&Ask::default(), &Tried::default()).unwrap()).collect();
     assert_eq!(workers.iter().map(|w| w.in_flight()).collect::<Vec<_>>(), [5, 5]);
     assert_eq!(workers.iter().map(|w| pool.served(w.slot())).sum::<u64>(), 10);
     drop(burst);
@@ -108,7 +109,8 @@ fn a_reset_gives_fresh_policies_and_leaves_loads_alone() {
         serve(&writer, worker, &[model("m", None, "/m")]);
     }
     let old = reader.world();
-    let held = old.pool(By::Rank, Some("m")).unwrap().select(&Ask::default(), &Tried::default()).unwrap();
+    let held =
+        old.pool(By::Rank, Some("m")).unwrap().select(&Ask::default(), &Tried::default()).unwrap().unwrap();
     let world = writer.reset(Parts::USUAL, Some(9));
     assert_eq!((world.epoch(), world.seed(), workers[0].in_flight()), (2, 9, 1));
     // The cursor starts over, and a late request of the old epoch does not move it.
@@ -150,12 +152,12 @@ fn a_refused_connection_takes_the_worker_out_until_a_probe_has_looked() {
 fn fail(pool: &Pool, count: usize, now_ms: u64) {
     for _ in 0..count {
         let ask = Ask { now_ms, ..Ask::default() };
-        pool.select(&ask, &Tried::default()).unwrap().guard.failed(now_ms);
+        pool.select(&ask, &Tried::default()).unwrap().unwrap().guard.failed(now_ms);
     }
 }
 
 fn select(pool: &Pool, now_ms: u64) -> Option<crate::pool::Selected> {
-    pool.select(&Ask { now_ms, ..Ask::default() }, &Tried::default())
+    pool.select(&Ask { now_ms, ..Ask::default() }, &Tried::default()).unwrap()
 }
 
 #[test]
@@ -222,14 +224,14 @@ fn choices_and_what_changes_policies_are_noted_in_order() {
     let world = reader.world();
     let asker = Asker { request: b"r-1", attempt: 0 };
     let ask = Ask { now_ms: 5, ..Ask::default() };
-    let selected = world.all(By::Rank).select_for(asker, &ask, &Tried::default()).unwrap();
+    let selected = world.all(By::Rank).select_for(asker, &ask, &Tried::default()).unwrap().unwrap();
     writer.cache_holds(worker.host(), 100);
     writer.forget(worker.host());
     writer.reset(Parts::USUAL, Some(9));
-    let again = world.all(By::Rank).select_for(asker, &ask, &Tried::default()).unwrap();
+    let again = world.all(By::Rank).select_for(asker, &ask, &Tried::default()).unwrap().unwrap();
     let mut tried = Tried::default();
     tried.add(worker.slot());
-    assert!(world.all(By::Rank).select_for(asker, &ask, &tried).is_none());
+    assert!(world.all(By::Rank).select_for(asker, &ask, &tried).unwrap().is_none());
     let notes = ledger.take().unwrap();
     assert!(notes.iter().enumerate().all(|(i, (number, _))| i as u64 == *number));
     let asked: Vec<_> = notes
@@ -397,4 +399,58 @@ fn a_rank_whose_answers_fail_is_passed_over_alone() {
     let states: Vec<_> = world.workers().iter().map(|worker| worker.breaker_state()).collect();
     assert_eq!(states, [BreakerState::Closed, BreakerState::Open]);
     assert_eq!(select(pool, 1).unwrap().guard.worker().dp_rank(), Some(0));
+}
+
+#[test]
+fn what_a_probe_heard_before_an_order_was_carried_out_changes_nothing() {
+    let (_reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
+    let host = workers[0].host();
+    serve(&writer, &workers[0], &[]);
+    for rest in [Rest::Asleep, Rest::Stopped] {
+        let asked = host.news();
+        assert!(writer.rests(host, rest, true));
+        assert!(!writer.heard_of_rest(host, rest, false, asked), "it was asked before it went to rest");
+        assert!(!workers[0].eligible());
+        let asked = host.news();
+        assert!(writer.rests(host, rest, false));
+        assert!(!writer.heard_of_rest(host, rest, true, asked), "it was asked before it woke up");
+        assert!(workers[0].eligible());
+        assert!(writer.heard_of_rest(host, rest, true, host.news()));
+        assert!(writer.heard_of_rest(host, rest, false, host.news()));
+    }
+    let asked = host.news();
+    assert!(!host.is_suspected_since(asked));
+    host.suspect();
+    assert!(host.is_suspected_since(asked) && !host.is_suspected_since(host.news()));
+}
+
+#[test]
+fn a_drain_can_be_taken_back_until_the_worker_has_left() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
+    workers.iter().for_each(|worker| serve(&writer, worker, &[]));
+    let host = workers[0].host();
+    let leg = workers[0].hold();
+    writer.drain(host);
+    assert!(!workers[0].eligible() && writer.remove_drained().is_empty(), "it has a leg yet");
+    assert!(writer.undrain(host) && workers[0].eligible());
+    drop(leg);
+    assert!(writer.remove_drained().is_empty());
+    writer.drain(host);
+    assert_eq!(writer.remove_drained().len(), 1);
+    assert!(!writer.undrain(host) && !workers[0].eligible());
+    assert_eq!(reader.world().workers().len(), 1);
+}
+
+#[test]
+fn a_request_that_failed_and_the_probe_that_follows_agree_that_a_worker_is_dead() {
+    let (_reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1"]);
+    let host = workers[0].host();
+    serve(&writer, &workers[0], &[]);
+    assert!(writer.probed(host, false), "one failed probe alone is no reason");
+    workers[0].hold().failed(0);
+    assert!(writer.probed(host, true), "a good one says that the request was to blame");
+    assert!(writer.probed(host, false));
+    workers[0].hold().broke(0);
+    assert!(!writer.probed(host, false));
+    assert_eq!(host.left_rotation(), 1);
 }
