@@ -1,10 +1,13 @@
-//! One choice among 4, 64 and 1000 workers, for each policy. Measures `Policy::select` and nothing around it.
+//! One choice among 4, 64 and 1000 workers, for each policy: `Policy::select` and nothing around it. And one with its load from
+//! a pool as it is: among 512 URLs, and among as many data-parallel ranks behind 64.
 
 use std::cell::Cell;
 use std::hint::black_box;
+use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion};
 use forebay_policy::{Ask, Fleet, HashKey, HashKeyKind, Policy, PolicyKind, PolicySettings, PrefixKey, Slot};
+use forebay_workers::{BreakerSettings, By, Guard, HealthSettings, Models, Pool, Ranks, Tried, registry};
 
 /// Workers as a snapshot holds them: a few contiguous words each, names apart.
 struct Workers {
@@ -104,8 +107,54 @@ fn choice(c: &mut Criterion) {
     }
 }
 
+/// The pool of so many URLs with so many ranks each, and the loads on it.
+fn pool(settings: &PolicySettings, urls: usize, ranks: u32) -> (Arc<Pool>, Vec<Guard>) {
+    let (reader, writer) =
+        registry(settings.clone(), 1, HealthSettings::default(), BreakerSettings::default());
+    for i in 0..urls {
+        let host = writer.add(format!("http://worker-{i}:8000").parse().expect("a URL"));
+        writer.ranks(&host, Ranks::first(ranks).filter(|_| ranks > 1));
+        writer.learnt(&host, Models::Any, None);
+        writer.probed(&host, true);
+    }
+    let pool = Arc::clone(reader.world().all(By::Rank));
+    let loads = pool.workers().enumerate().flat_map(|(i, worker)| (0..i % 7).map(|_| worker.hold()));
+    let loads = loads.collect();
+    (pool, loads)
+}
+
+fn ranks(c: &mut Criterion) {
+    let prompts = prompts(1000);
+    let kinds = PolicyKind::ALL.map(|kind| (kind, 0.0));
+    for (kind, group_weight) in kinds.into_iter().chain([(PolicyKind::CacheAware, 1.0)]) {
+        let settings = PolicySettings { kind, group_weight, ..PolicySettings::default() };
+        let mut group = c.benchmark_group(format!("pool/{kind}/{group_weight}"));
+        for (name, urls, ranks) in [("512", 512, 1), ("64x8", 64, 8)] {
+            let (pool, _loads) = pool(&settings, urls, ranks);
+            assert_eq!(pool.workers().len(), 512);
+            let (tried, mut turn) = (Tried::default(), 0);
+            group.bench_function(name, |b| {
+                b.iter(|| {
+                    turn += 1;
+                    let hash = (turn as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let ask = Ask {
+                        prefix: Some(&prompts[turn % prompts.len()]),
+                        hash: Some(HashKey { hash, kind: HashKeyKind::Body }),
+                        streamed: true,
+                        ..Ask::default()
+                    };
+                    // The load falls with it.
+                    black_box(pool.select(&ask, &tried));
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     choice(&mut criterion);
+    ranks(&mut criterion);
     criterion.final_summary();
 }

@@ -11,4 +11,6 @@ mod flows;
 #[cfg(test)]
 mod internals;
 #[cfg(test)]
+mod ranks;
+#[cfg(test)]
 mod setting;

@@ -6,4 +6,6 @@ mod headers;
 #[cfg(test)]
 mod hits;
 #[cfg(test)]
+mod modes;
+#[cfg(test)]
 mod topology;

@@ -103,23 +103,6 @@ fn a_400_that_is_about_something_else_reaches_its_client_as_it_is() {
 }
 
 #[test]
-fn more_and_fewer_ranks_are_noticed_by_the_next_probe_without_any_request() {
-    run(async {
-        let site = start(vec![worker(0..2)], RankCount::Asked).await;
-        for ranks in [4, 1, 3] {
-            site.workers[0].set_ranks(0..ranks);
-            site.app.reader().wait_for(|world| world.workers().len() == ranks as usize).await;
-        }
-        assert_eq!(shown(&site.app), [Some(0), Some(1), Some(2)]);
-        let mut client = site.client().await;
-        for _ in 0..3 {
-            assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
-        }
-        site.quiet().await;
-    });
-}
-
-#[test]
 fn a_url_that_refuses_connections_takes_all_its_ranks_along() {
     run(async {
         let site = start(vec![worker(0..4), worker(0..4)], RankCount::Asked).await;

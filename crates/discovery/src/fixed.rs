@@ -9,7 +9,7 @@ use crate::probe::Probe;
 pub fn watch_all(probe: &Probe, workers: &[(WorkerUrl, Role)], tasks: &TaskTracker) {
     for (url, role) in workers {
         let host = probe.writer.add_as(url.clone(), *role);
-        probe.settings.ranks.given().map(|ranks| probe.writer.ranks(&host, Some(ranks)));
+        probe.settings.ranks_of(*role).given().map(|ranks| probe.writer.ranks(&host, Some(ranks)));
         tasks.spawn(probe.clone().run(host));
     }
 }

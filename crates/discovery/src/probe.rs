@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_workers::{Blocker, Host, Models, Ranks, Reader, Rest, WorkerUrl, Writer};
+use forebay_workers::{Blocker, Host, Models, Ranks, Reader, Rest, Role, WorkerUrl, Writer};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +46,8 @@ pub struct Probe {
 pub struct Misfit {
     /// The worker.
     pub url: WorkerUrl,
+    /// What it is for.
+    pub role: Role,
     /// What was given.
     pub given: u32,
     /// What it has.
@@ -92,7 +94,7 @@ impl Probe {
         let Some(good) = good else {
             return warn!(worker = host.url().as_str(), "cannot probe: this process is out of resources");
         };
-        if good && self.settings.ranks != RankCount::default() {
+        if good && self.settings.ranks_of(host.role()) != RankCount::default() {
             self.count_ranks(asker, host, known.described.is_none()).await;
         }
         if good && (asks_all || host.take_models_stale()) {
@@ -122,8 +124,9 @@ impl Probe {
             return;
         };
         let found = ranks.count();
-        if is_first && let Some(given) = self.settings.ranks.given().map(Ranks::count) {
-            let misfit = Misfit { url: host.url().clone(), given, found };
+        let given = self.settings.ranks_of(host.role()).given();
+        if is_first && let Some(given) = given.map(Ranks::count) {
+            let misfit = Misfit { url: host.url().clone(), role: host.role(), given, found };
             self.misfit.send_if_modified(|first| first.is_none() && first.replace(misfit).is_none());
         }
         self.writer.ranks(host, Some(ranks).filter(|_| found > 1));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_workers::{HealthSettings, Ranks};
+use forebay_workers::{HealthSettings, Ranks, Role};
 
 /// How many data-parallel ranks are behind a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct ProbeSettings {
     pub model_refresh: Duration,
     /// Data-parallel ranks behind each URL.
     pub ranks: RankCount,
+    /// The same of prefill workers.
+    pub prefill_ranks: RankCount,
     /// Tokens that a worker's prefix cache holds, where its metrics do not tell; 0 if that is not known.
     pub cache_tokens: u64,
     /// Shown to workers as `Authorization: Bearer …`.
@@ -53,8 +55,16 @@ impl Default for ProbeSettings {
             startup_interval: Duration::from_secs(30),
             model_refresh: Duration::from_secs(30),
             ranks: RankCount::default(),
+            prefill_ranks: RankCount::default(),
             cache_tokens: 0,
             api_key: None,
         }
+    }
+}
+
+impl ProbeSettings {
+    /// Data-parallel ranks behind a URL in this role.
+    pub(crate) fn ranks_of(&self, role: Role) -> RankCount {
+        if role.answers() { self.ranks } else { self.prefill_ranks }
     }
 }

@@ -22,10 +22,21 @@ pub struct Pairing<'a> {
     pub room: Room,
     /// The prefill worker's bootstrap server, if the legs are to name it.
     pub bootstrap: Option<Bootstrap<'a>>,
+    /// The data-parallel ranks of both workers.
+    pub ranks: Ranks,
     /// Prompts in the request; `None` if it is one that is no list.
     pub batch: Option<u64>,
     /// The request id that both legs have.
     pub request_id: &'a str,
+}
+
+/// Data-parallel ranks of a pair's workers, where ranks are told apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ranks {
+    /// The prefill worker's.
+    pub prefill: Option<u32>,
+    /// The decode worker's.
+    pub decode: Option<u32>,
 }
 
 /// A prefill worker's bootstrap server.
@@ -120,6 +131,8 @@ impl Pairing<'_> {
                 let port = self.bootstrap?.port.map_or_else(|| "null".to_owned(), |port| port.to_string());
                 self.each(|_| port.clone())
             }
+            Value::PrefillRank => self.ranks.prefill?.to_string().into(),
+            Value::DecodeRank => self.ranks.decode?.to_string().into(),
             Value::Room => {
                 self.bootstrap?;
                 self.each(|index| self.room.of_prompt(index).to_string())

@@ -48,7 +48,7 @@ pub use condition::{Bypass, Conditions, PromptFacts};
 pub use connector::{Connector, Order};
 pub use endpoint::Endpoint;
 pub use hand_over::{HandOver, Prefilled};
-pub use legs::{Bootstrap, Pairing};
+pub use legs::{Bootstrap, Pairing, Ranks};
 pub use peer::Peer;
 pub use plan::{Happened, LegFailure, LegKind, Limits, Plan, Recompute, Step};
 pub use room::{Room, Rooms};

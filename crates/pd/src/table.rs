@@ -38,6 +38,9 @@ pub(crate) enum Value {
     Host,
     Port,
     Room,
+    /// The data-parallel ranks of the workers, where they are told apart; one for all prompts of a batch.
+    PrefillRank,
+    DecodeRank,
 }
 
 pub(crate) const ANY: &[Endpoint] = &Endpoint::ALL;

@@ -49,6 +49,11 @@ pub trait Fleet {
         0
     }
 
+    /// Small number of what candidate `i` steps together with: its URL. Who is alone there is a group of one.
+    fn group(&self, i: usize) -> u32 {
+        self.slot(i).0
+    }
+
     /// Number of the candidate with this slot. Dense fleets answer in one step.
     fn find(&self, slot: Slot) -> Option<usize> {
         let (mut low, mut high) = (0, self.len());

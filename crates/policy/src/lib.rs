@@ -6,7 +6,7 @@
 //! - `key`: what a request is recognised by: the chained hashes of its prompt, or one hash.
 //! - `ratio`: how many bytes of prompt are a token, learnt from what workers count.
 //! - `choice`: what is asked, what is answered, and why.
-//! - `draws`: seeded randomness;
+//! - `draws`: seeded randomness; `groups`: ranks that step together.
 //! - `round_robin`, `random`, `power_of_two`, `least_loaded`, `consistent_hash`, `cache_aware`: one policy each.
 //! - `policy`: all of them behind one lock.
 
@@ -18,6 +18,7 @@ mod ratio;
 
 mod choice;
 mod draws;
+mod groups;
 
 mod cache_aware;
 mod consistent_hash;
@@ -35,4 +36,7 @@ pub use choice::{Ask, Choice, Decision, Reason};
 pub use fleet::{Fleet, Slot};
 pub use key::{BLOCK_BYTES, HashKey, HashKeyKind, PrefixKey, PrefixKeyBuilder};
 pub use policy::Policy;
-pub use settings::{CacheAwareSettings, LoadKind, MIN_TREE_BYTES, PolicyKind, PolicySettings, SettingsError};
+pub use settings::{
+    CacheAwareSettings, LoadKind, MIN_TREE_BYTES, MOST_GROUP_WEIGHT, PolicyKind, PolicySettings,
+    SettingsError,
+};

@@ -7,6 +7,7 @@ use crate::choice::{Ask, Choice, Decision, Pick};
 use crate::consistent_hash::ConsistentHash;
 use crate::draws::Draw;
 use crate::fleet::{Fleet, Slot};
+use crate::groups::Loads;
 use crate::key::PrefixKey;
 use crate::ratio::TokenRatio;
 use crate::round_robin::RoundRobin;
@@ -30,7 +31,7 @@ struct OwnLine<T>(T);
 #[derive(Debug)]
 struct State {
     choices: u64,
-    load: LoadKind,
+    loads: Loads,
     rule: Rule,
 }
 
@@ -57,7 +58,11 @@ impl Policy {
             PolicyKind::Random => Rule::Random,
             PolicyKind::LeastLoaded => Rule::LeastLoaded,
         };
-        let state = OwnLine(Mutex::new(State { choices: 0, load: settings.load, rule }));
+        let state = OwnLine(Mutex::new(State {
+            choices: 0,
+            loads: Loads::new(settings.load, settings.group_weight),
+            rule,
+        }));
         Self { kind: settings.kind, seed, ratio: TokenRatio::default(), state }
     }
 
@@ -158,8 +163,8 @@ fn capped(count: u64) -> u32 {
 impl State {
     fn choose<F: Fleet>(&mut self, ask: &Ask<'_>, fleet: &F, seed: u64) -> Option<Choice> {
         let mut draw = Draw::new(seed, self.choices);
-        let mut pick = self.rule.pick(ask, fleet, self.load, &mut draw)?;
-        if self.load == LoadKind::Tokens && pick.prompt_tokens == 0 {
+        let mut pick = self.rule.pick(ask, fleet, &mut self.loads, &mut draw)?;
+        if self.loads.kind() == LoadKind::Tokens && pick.prompt_tokens == 0 {
             // A load in tokens has to be known of every choice, also of one that did not look at the prompt.
             let tokens = ask.tokens.unwrap_or(0);
             (pick.prompt_tokens, pick.uncached_tokens) = (tokens, tokens);
@@ -180,14 +185,20 @@ impl State {
 }
 
 impl Rule {
-    fn pick<F: Fleet>(&mut self, ask: &Ask<'_>, fleet: &F, load: LoadKind, draw: &mut Draw) -> Option<Pick> {
+    fn pick<F: Fleet>(
+        &mut self,
+        ask: &Ask<'_>,
+        fleet: &F,
+        loads: &mut Loads,
+        draw: &mut Draw,
+    ) -> Option<Pick> {
         match self {
-            Self::CacheAware(cache_aware) => cache_aware.pick(ask, fleet, draw),
-            Self::PowerOfTwo => power_of_two::pick(fleet, load, draw),
+            Self::CacheAware(cache_aware) => cache_aware.pick(ask, fleet, loads.groups(), draw),
+            Self::PowerOfTwo => power_of_two::pick(fleet, loads, draw),
             Self::ConsistentHash(ring) => ring.pick(ask.hash, fleet, draw),
             Self::RoundRobin(rotation) => rotation.pick(fleet),
             Self::Random => random::pick(fleet, draw),
-            Self::LeastLoaded => least_loaded::pick(fleet, load, draw),
+            Self::LeastLoaded => least_loaded::pick(fleet, loads, draw),
         }
     }
 }

@@ -2,16 +2,17 @@
 
 use crate::choice::{Pick, Reason};
 use crate::draws::Draw;
-use crate::fleet::{Fleet, load};
-use crate::settings::LoadKind;
+use crate::fleet::Fleet;
+use crate::groups::Loads;
 
 /// Draws two distinct eligible candidates; less load wins, the first of two equals.
-pub(crate) fn pick<F: Fleet>(fleet: &F, kind: LoadKind, draw: &mut Draw) -> Option<Pick> {
+pub(crate) fn pick<F: Fleet>(fleet: &F, loads: &mut Loads, draw: &mut Draw) -> Option<Pick> {
     let first = draw.eligible(fleet, None)?;
     let Some(second) = draw.eligible(fleet, Some(first)) else {
         return Some(Pick::plain(first, Reason::OnlyCandidate));
     };
-    let load = |i| load(fleet, kind, i);
+    loads.look(fleet);
+    let load = |i| loads.of(fleet, i);
     let index = if load(second) < load(first) { second } else { first };
     Some(Pick::plain(index, Reason::FewerInFlight))
 }
@@ -19,7 +20,12 @@ pub(crate) fn pick<F: Fleet>(fleet: &F, kind: LoadKind, draw: &mut Draw) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::LoadKind;
     use crate::testing::Sample;
+
+    fn loads(kind: LoadKind) -> Loads {
+        Loads::new(kind, 0.0)
+    }
 
     #[test]
     fn of_two_the_less_loaded_always_wins_because_the_two_are_distinct() {
@@ -27,7 +33,7 @@ mod tests {
         fleet.workers[0].in_flight.set(1);
         for k in 0..500 {
             assert_eq!(
-                pick(&fleet, LoadKind::Requests, &mut Draw::new(3, k)),
+                pick(&fleet, &mut loads(LoadKind::Requests), &mut Draw::new(3, k)),
                 Some(Pick::plain(1, Reason::FewerInFlight))
             );
         }
@@ -39,7 +45,7 @@ mod tests {
         fleet.workers[4].in_flight.set(1);
         let mut counts = [0_u32; 10];
         for k in 0..2000 {
-            counts[pick(&fleet, LoadKind::Requests, &mut Draw::new(3, k)).unwrap().index] += 1;
+            counts[pick(&fleet, &mut loads(LoadKind::Requests), &mut Draw::new(3, k)).unwrap().index] += 1;
         }
         assert_eq!(counts[4], 0);
         assert!(counts.iter().enumerate().all(|(i, &count)| i == 4 || count > 150), "{counts:?}");
@@ -51,10 +57,10 @@ mod tests {
         fleet.workers[0].eligible = false;
         fleet.workers[2].eligible = false;
         assert_eq!(
-            pick(&fleet, LoadKind::Requests, &mut Draw::new(0, 0)),
+            pick(&fleet, &mut loads(LoadKind::Requests), &mut Draw::new(0, 0)),
             Some(Pick::plain(1, Reason::OnlyCandidate))
         );
         fleet.workers[1].eligible = false;
-        assert_eq!(pick(&fleet, LoadKind::Requests, &mut Draw::new(0, 0)), None);
+        assert_eq!(pick(&fleet, &mut loads(LoadKind::Requests), &mut Draw::new(0, 0)), None);
     }
 }

@@ -9,6 +9,9 @@ use thiserror::Error;
 /// Smallest accepted [`CacheAwareSettings::max_tree_size`], in bytes.
 pub const MIN_TREE_BYTES: u64 = 1 << 20;
 
+/// Largest accepted [`PolicySettings::group_weight`]: from there on only the group counts.
+pub const MOST_GROUP_WEIGHT: f64 = 100.0;
+
 /// The routing policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -78,6 +81,9 @@ pub struct PolicySettings {
     pub kind: PolicyKind,
     /// What the load of a worker is, for policies that compare loads.
     pub load: LoadKind,
+    /// What the ranks behind a URL have to do, as a mean, counts so much against what a rank has to do itself, for policies
+    /// that compare loads: for ranks that step together. From 0 (nothing) to [`MOST_GROUP_WEIGHT`].
+    pub group_weight: f64,
     /// Knobs of [`PolicyKind::CacheAware`]; the other policies have none.
     pub cache: CacheAwareSettings,
 }
@@ -130,6 +136,9 @@ impl PolicySettings {
     /// # Errors
     /// The first knob out of range, with its unit.
     pub fn validate(&self) -> Result<(), SettingsError> {
+        if !(0.0..=MOST_GROUP_WEIGHT).contains(&self.group_weight) {
+            return Err(SettingsError::GroupWeight(self.group_weight));
+        }
         match self.kind {
             PolicyKind::CacheAware => self.cache.validate(),
             PolicyKind::PowerOfTwo
@@ -168,6 +177,9 @@ pub enum SettingsError {
         "unknown policy {0:?}: expected cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded"
     )]
     UnknownPolicy(String),
+    /// Not a weight.
+    #[error("group_weight is {0}: it weighs a mean and must lie between 0 and {MOST_GROUP_WEIGHT}")]
+    GroupWeight(f64),
     /// Not a share.
     #[error("cache_threshold is {0}: it is a share of the prompt and must lie between 0 and 1")]
     CacheThreshold(f64),
@@ -216,6 +228,10 @@ mod tests {
         for bad in [-0.1, 1.1, f64::NAN] {
             let cache = CacheAwareSettings { cache_threshold: bad, ..CacheAwareSettings::default() };
             assert!(matches!(cache.validate(), Err(SettingsError::CacheThreshold(_))));
+        }
+        for bad in [-0.1, 100.1, f64::NAN] {
+            let settings = PolicySettings { group_weight: bad, ..PolicySettings::default() };
+            assert!(matches!(settings.validate(), Err(SettingsError::GroupWeight(_))));
         }
         for bad in [0.5, f64::NAN, f64::INFINITY] {
             let cache = CacheAwareSettings { balance_rel_threshold: bad, ..CacheAwareSettings::default() };

@@ -9,6 +9,7 @@ pub(crate) struct SampleWorker {
     pub(crate) slot: u32,
     pub(crate) name: String,
     pub(crate) rank: u32,
+    pub(crate) group: u32,
     pub(crate) eligible: bool,
     pub(crate) in_flight: Cell<u32>,
     pub(crate) pending_tokens: Cell<u64>,
@@ -34,6 +35,7 @@ impl Sample {
                 slot,
                 name: format!("http://worker-{slot}:8000"),
                 rank: 0,
+                group: slot,
                 eligible: true,
                 in_flight: Cell::new(0),
                 pending_tokens: Cell::new(0),
@@ -69,6 +71,10 @@ impl Fleet for Sample {
 
     fn rank(&self, i: usize) -> u32 {
         self.workers[i].rank
+    }
+
+    fn group(&self, i: usize) -> u32 {
+        self.workers[i].group
     }
 
     fn eligible(&self, i: usize) -> bool {

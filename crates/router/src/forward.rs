@@ -100,7 +100,8 @@ impl Forward<'_> {
                 Ok(mut answer) => {
                     // Boxed, since it is rare and would make every request's future larger.
                     if may_be_moved(&answer, guard.worker())
-                        && Box::pin(self.has_moved(guard.worker(), &mut answer, asked)).await?
+                        && Box::pin(self.has_moved(guard.worker(), &mut answer)).await?
+                        && asked.rank.is_none()
                     {
                         return Err(Failure::RanksMoved);
                     }
@@ -130,7 +131,10 @@ impl Forward<'_> {
 
     /// Whether a worker refuses the rank that it was told because it has others, which are believed from now on.
     /// A client that insists on a rank gets the refusal.
-    async fn has_moved(&self, worker: &Worker, answer: &mut Answer, asked: &Asked) -> Result<bool, Failure> {
+    pub(crate) async fn has_moved(&self, worker: &Worker, answer: &mut Answer) -> Result<bool, Failure> {
+        if !may_be_moved(answer, worker) {
+            return Ok(false);
+        }
         let refusal = answer.body.read_ahead(REFUSAL_LIMIT).await;
         let Some(ranks) = refusal.map_err(|_| Failure::WorkerDied)?.and_then(|text| ranks::told(&text))
         else {
@@ -142,7 +146,7 @@ impl Forward<'_> {
         if self.writer.ranks(worker.host(), Some(ranks)) {
             tracing::warn!(worker = worker.name(), %ranks, "the worker has other data-parallel ranks than were known");
         }
-        Ok(asked.rank.is_none())
+        Ok(true)
     }
 
     /// To this worker and no other.

@@ -14,7 +14,8 @@
 //! - [`forward`]: a choice with its load, and another one if that failed.
 //! - `forwarded`: what that gives, and what it tells on the way.
 //! - `attempt`: one exchange with one worker; `retry`: whether it is followed by another.
-//! - `pair`: a prefill/decode pair by its plan; `course`: what it has been through; `prefill`, `decode`: one leg each;
+//! - `pair`: a prefill/decode pair by its plan; `course`: what it has been through; `legs`: what its legs are sent;
+//!   `prefill`, `decode`: one leg each;
 //!   `pairs`: what outlives them.
 //! - [`headers`]: what crosses from one side to the other.
 //! - `ranks`: how a worker says which data-parallel ranks it has.
@@ -53,6 +54,7 @@ mod forward;
 mod forwarded;
 mod headers;
 mod leg;
+mod legs;
 mod line;
 mod lines;
 pub mod metrics;

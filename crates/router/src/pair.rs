@@ -3,25 +3,21 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use forebay_openai::BodyError;
 use forebay_pd::{
-    Bypass, Correction, HandOver, Happened, LegKind, Limits, Order, Pairing, Plan, Recompute, Step,
+    Bypass, Correction, HandOver, Happened, LegFailure, LegKind, Limits, Order, Plan, Recompute, Step,
 };
 use forebay_policy::{Ask, Choice};
 use forebay_workers::{Asker, Pool, Selected, Tried};
 
-use crate::attempt::Attempt;
 use crate::classify::{Asked, PairAsk};
-use crate::clock;
 use crate::course::{Course, Legs};
-use crate::decode::DecodeLeg;
+use crate::decode::DecodeEnd;
 use crate::failure::Failure;
 use crate::forward::{Forward, exhausted, note};
-use crate::forwarded::{Chosen, Forwarded, Progress};
-use crate::headers::Written;
+use crate::forwarded::{Forwarded, Progress};
 use crate::pairs::{PairOutcome, Pairs};
-use crate::prefill::PrefillLeg;
+use crate::prefill::PrefillEnd;
 
 /// A place on a worker, if there is one.
 type Found = Result<Option<Selected>, Failure>;
@@ -52,10 +48,9 @@ impl<'a> Pair<'a> {
         {
             return Err(Failure::Overloaded);
         }
-        let Some(place) =
-            self.choose(LegKind::Decode, self.decode, &Tried::default(), progress.attempts.count)?
-        else {
-            let is_full = self.decode.is_full(&Tried::default(), self.forward.now_ms);
+        let tried = self.untried()?;
+        let Some(place) = self.choose(LegKind::Decode, self.decode, &tried, progress.attempts.count)? else {
+            let is_full = self.decode.is_full(&tried, self.forward.now_ms);
             return Err(if is_full { Failure::Overloaded } else { exhausted(self.decode, 0) });
         };
         *progress.line = None;
@@ -65,6 +60,14 @@ impl<'a> Pair<'a> {
         }
         self.forward.shard.budget.earn(self.decode.epoch());
         self.run(self.course(place), &mut progress).await
+    }
+
+    /// No decode worker was asked yet. A client that insists on a data-parallel rank means theirs.
+    fn untried(&self) -> Result<Tried, Failure> {
+        match self.asked.rank {
+            Some(rank) if !self.decode.has_rank(rank) => Err(Failure::RankUnknown(rank)),
+            rank => Ok(Tried::with_rank(rank)),
+        }
     }
 
     /// Tokens that the decode worker would have to compute. A policy that knows no prefixes predicts nothing.
@@ -101,7 +104,7 @@ impl<'a> Pair<'a> {
             legs: None,
             place: Some(place),
             tried_prefill: Tried::default(),
-            tried_decode: Tried::default(),
+            tried_decode: Tried::with_rank(self.asked.rank),
             correction: Correction::default(),
             prefilled: None,
             prompt_tokens: None,
@@ -171,7 +174,7 @@ impl<'a> Pair<'a> {
         selected: Selected,
         step: Step,
     ) -> Result<Step, Failure> {
-        let pairing = self.pairing(legs);
+        let pairing = self.pairing(legs, course.place.as_ref().map(|place| &**place.guard.worker()));
         let body = pairing.prefill(&self.asked.body).map_err(broken)?;
         let head = self.head(legs, body.len());
         let leg = self.prefill_leg(&head, body);
@@ -182,7 +185,7 @@ impl<'a> Pair<'a> {
             course.plan.set_order(Order::PrefillFirst);
         }
         if step == Step::Prefill || (connector.needs_peer() && peer.is_none()) {
-            let end = leg.run(selected).await;
+            let end = self.heed_prefill(course, leg.run(selected).await).await?;
             return Ok(self.prefilled(course, |course| course.prefill_ended(end)));
         }
         let Some(place) = course.place.take() else { return Ok(course.next(Happened::NoDecode)) };
@@ -198,10 +201,12 @@ impl<'a> Pair<'a> {
                 biased;
                 end = &mut prefill, if prefilling => {
                     prefilling = false;
+                    let end = self.heed_prefill(course, end).await?;
                     self.prefilled(course, |course| course.prefill_ended(end))
                 }
                 end = &mut decode, if decoding => {
                     decoding = false;
+                    let end = self.heed_decode(course, end).await?;
                     course.decode_ended(end, &decoder, None)
                 }
                 else => Step::GiveUp,
@@ -237,12 +242,47 @@ impl<'a> Pair<'a> {
         }
         self.take_place(course, progress)?;
         let Some(place) = course.place.take() else { return Ok(course.next(Happened::NoDecode)) };
-        let body = self.pairing(&legs).decode(&self.asked.body, &hand_over).map_err(broken)?;
-        let head = self.head(&legs, body.len());
         let decoder = Arc::clone(place.guard.worker());
+        let pairing = self.pairing(&legs, Some(&decoder));
+        let body = pairing.decode(&self.asked.body, &hand_over).map_err(broken)?;
+        let head = self.head(&legs, body.len());
         let leg = self.decode_leg(&head, body, place.choice, course.correction);
-        let end = leg.run(place.guard).await;
+        let end = self.heed_decode(course, leg.run(place.guard).await).await?;
         Ok(course.decode_ended(end, &decoder, Some(hand_over)))
+    }
+
+    /// A prefill leg's end, unless its worker refuses the rank that it was told: then the pair begins anew.
+    async fn heed_prefill(
+        &self,
+        course: &mut Course<'a>,
+        mut end: PrefillEnd,
+    ) -> Result<PrefillEnd, Failure> {
+        if let PrefillEnd::Answered(LegFailure::Rejected, answer) = &mut end {
+            self.heed(course, (answer, false)).await?;
+        }
+        Ok(end)
+    }
+
+    /// The same of a decode leg. What was handed over lapses with its lease, since nobody has read it.
+    async fn heed_decode(&self, course: &mut Course<'a>, mut end: DecodeEnd) -> Result<DecodeEnd, Failure> {
+        if let DecodeEnd::Answered(LegFailure::Rejected, answer) = &mut end {
+            self.heed(course, (answer, self.asked.rank.is_some())).await?;
+        }
+        Ok(end)
+    }
+
+    /// `insists` says that the rank is the client's own wish.
+    async fn heed(
+        &self,
+        course: &mut Course<'a>,
+        (answer, insists): (&mut Forwarded, bool),
+    ) -> Result<(), Failure> {
+        let worker = Arc::clone(answer.leg.worker());
+        if self.forward.has_moved(&worker, &mut answer.answer).await? && !insists {
+            course.count.outcome = PairOutcome::BegunAnew;
+            return Err(Failure::RanksMoved);
+        }
+        Ok(())
     }
 
     /// The last step.
@@ -330,67 +370,6 @@ impl<'a> Pair<'a> {
         let selected = pool.select_for(Asker { request, attempt }, &question, tried)?;
         selected.iter().for_each(|selected| note(selected.guard.worker(), &selected.choice));
         Ok(selected)
-    }
-
-    fn pairing<'b>(&self, legs: &'b Legs) -> Pairing<'b> {
-        Pairing {
-            connector: self.pairs.settings.connector,
-            // A request without one is no pair.
-            endpoint: self.ask.facts.endpoint.unwrap_or(forebay_pd::Endpoint::Completions),
-            room: legs.room,
-            bootstrap: self.pairs.bootstrap(&legs.prefiller),
-            batch: self.ask.batch,
-            request_id: legs.request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default(),
-        }
-    }
-
-    fn head<'b>(&'b self, legs: &'b Legs, length: usize) -> Written<'b> {
-        let client = self.forward.head;
-        Written {
-            parts: client.parts,
-            made_id: legs.request_id.as_ref().or(client.made_id),
-            replaces_id: client.replaces_id || legs.request_id.is_some(),
-            length: Some(length),
-            authorization: client.authorization,
-        }
-    }
-
-    fn prefill_leg<'b>(&'b self, head: &'b Written<'b>, body: Bytes) -> PrefillLeg<'b> {
-        PrefillLeg {
-            attempt: self.attempt_with(head),
-            connector: self.pairs.settings.connector,
-            limit: self.pairs.settings.prefill_timeout,
-            body,
-            chosen_ms: clock::now_ms(),
-        }
-    }
-
-    fn decode_leg<'b>(
-        &'b self,
-        head: &'b Written<'b>,
-        body: Bytes,
-        choice: Choice,
-        correction: Correction,
-    ) -> DecodeLeg<'b> {
-        DecodeLeg {
-            attempt: self.attempt_with(head),
-            endpoint: self.ask.facts.endpoint.unwrap_or(forebay_pd::Endpoint::Completions),
-            limit: self.pairs.settings.first_byte_timeout,
-            asked: Asked { body, once_only: self.asked.once_only, ..Asked::default() },
-            chosen_ms: self.forward.now_ms,
-            correction,
-            // What was cached is the prefill worker's to say: nothing is learnt from this answer.
-            chosen: Chosen {
-                choice: Choice { key_len: 0, ..choice },
-                policy: Arc::clone(self.decode.policy()),
-                text_bytes: 0,
-            },
-        }
-    }
-
-    fn attempt_with<'b>(&'b self, head: &'b Written<'b>) -> Attempt<'b> {
-        let Forward { shard, settings, metrics, .. } = *self.forward;
-        Attempt { shard, settings, metrics, head }
     }
 }
 

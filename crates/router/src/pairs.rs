@@ -69,13 +69,22 @@ pub(crate) enum PairOutcome {
     TimedOut,
     /// Nothing helped.
     Failed,
+    /// A worker had other data-parallel ranks than were known: another pair was made.
+    BegunAnew,
     /// The client left before.
     Abandoned,
 }
 
 impl PairOutcome {
-    const ALL: [Self; 6] =
-        [Self::HandedOver, Self::Recomputed, Self::Rejected, Self::TimedOut, Self::Failed, Self::Abandoned];
+    const ALL: [Self; 7] = [
+        Self::HandedOver,
+        Self::Recomputed,
+        Self::Rejected,
+        Self::TimedOut,
+        Self::Failed,
+        Self::BegunAnew,
+        Self::Abandoned,
+    ];
 
     const fn as_str(self) -> &'static str {
         match self {
@@ -84,6 +93,7 @@ impl PairOutcome {
             Self::Rejected => "rejected",
             Self::TimedOut => "timed_out",
             Self::Failed => "failed",
+            Self::BegunAnew => "begun_anew",
             Self::Abandoned => "abandoned",
         }
     }

@@ -294,6 +294,7 @@ fn probe(settings: &Settings, reader: &Reader, writer: &Writer, misfit: Misfits)
         startup_interval: settings.startup_check_interval,
         model_refresh: settings.model_refresh,
         ranks: settings.ranks,
+        prefill_ranks: settings.prefill_ranks,
         cache_tokens: settings.worker_cache_tokens,
         api_key: settings.router.api_key.as_ref().map(|key| key.expose().to_owned()),
     };

@@ -97,6 +97,11 @@ pub struct Flags {
     /// given before that is taken to be gone; 0 takes it to keep everything [default: 0]
     #[arg(long, value_name = "TOKENS", help_heading = "Policy")]
     pub worker_cache_tokens: Option<Given>,
+    /// cache_aware, power_of_two, least_loaded: weight of what all ranks behind a URL have to do, as a mean, against what a
+    /// rank has to do itself, from 0 to 100. For expert-parallel engines, whose ranks step together: a busy one slows all
+    /// [default: 0]
+    #[arg(long, value_name = "WEIGHT", help_heading = "Policy")]
+    pub dp_group_weight: Option<Given>,
     /// Tell clients in x-forebay-worker and x-forebay-decision which worker was chosen, and why [default: false]
     #[arg(long, value_name = "BOOL", help_heading = "Policy")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -167,6 +172,12 @@ pub struct Flags {
     /// more [default: 30]
     #[arg(long, value_name = "SECONDS", help_heading = "Prefill and decode")]
     pub pd_kv_lease_secs: Option<Given>,
+    /// Data-parallel ranks behind the URL of each prefill worker, as --intra-node-data-parallel-size [default: that]
+    #[arg(long, value_name = "N|auto", help_heading = "Prefill and decode")]
+    pub prefill_data_parallel_size: Option<Given>,
+    /// Data-parallel ranks behind the URL of each decode worker, as --intra-node-data-parallel-size [default: that]
+    #[arg(long, value_name = "N|auto", help_heading = "Prefill and decode")]
+    pub decode_data_parallel_size: Option<Given>,
     /// Longest time of a prefill leg, in seconds; 0 is no limit [default: 300]
     #[arg(long, value_name = "SECONDS", help_heading = "Prefill and decode")]
     pub pd_prefill_timeout_secs: Option<Given>,

@@ -15,7 +15,7 @@ use crate::roles;
 use crate::rules::{
     ACCESS_LOG, BOOL, BYTES, DURATION, FACTOR, FILE, HASH_SOURCE, HEADER, IP, LOG_FILE, LOG_FORMAT,
     LOG_LEVEL, PATH, POLICY, PORT, PROBES, RANKS, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS,
-    TOKENS, TREE_BYTES,
+    TOKENS, TREE_BYTES, WEIGHT,
 };
 use crate::settings::{AccessLogSettings, Listen, LogSettings, Settings};
 
@@ -50,6 +50,7 @@ pub fn settings(
         max_tree_size,
         eviction_interval_secs,
         worker_cache_tokens,
+        dp_group_weight,
         expose_routing_headers,
         hash_key,
         vllm_pd_disaggregation,
@@ -63,6 +64,8 @@ pub fn settings(
         pd_threshold_tokens,
         pd_uncached_threshold_tokens,
         pd_kv_lease_secs,
+        prefill_data_parallel_size,
+        decode_data_parallel_size,
         pd_prefill_timeout_secs,
         pd_decode_first_byte_timeout_secs,
         health_check_endpoint,
@@ -116,8 +119,12 @@ pub fn settings(
     let policy = PolicySettings {
         kind: POLICY.read("policy", policy, or.policy.kind)?,
         load: or.policy.load,
+        group_weight: WEIGHT.read("dp-group-weight", dp_group_weight, or.policy.group_weight)?,
         cache: cache_aware(cache, [balance_abs_threshold, balance_rel_threshold], &or.policy.cache)?,
     };
+    let ranks = RANKS.read("intra-node-data-parallel-size", intra_node_data_parallel_size, or.ranks)?;
+    let sizes = [prefill_data_parallel_size, decode_data_parallel_size];
+    let [prefill_ranks, ranks] = roles::ranks(sizes, vllm_pd_disaggregation.as_ref(), ranks)?;
     let said = roles::Said {
         enabled: vllm_pd_disaggregation,
         prefill,
@@ -158,7 +165,8 @@ pub fn settings(
         threads: THREADS.read("threads", threads, or.threads)?,
         worker_urls,
         roles,
-        ranks: RANKS.read("intra-node-data-parallel-size", intra_node_data_parallel_size, or.ranks)?,
+        ranks,
+        prefill_ranks,
         startup_timeout,
         startup_check_interval,
         model_refresh,

@@ -1,12 +1,13 @@
 //! The flags of prefill/decode pairs in, settings out: which worker has which role, and how pairs are made.
 
+use forebay_discovery::RankCount;
 use forebay_pd::Conditions;
 use forebay_policy::{LoadKind, PolicySettings};
 use forebay_router::PairSettings;
 use forebay_workers::{Role, WorkerUrl};
 
 use crate::given::{Given, Rejected};
-use crate::rules::{BOOL, CONNECTOR, INJECT, LEASE, LIMIT, POLICY, PORT_OR_NONE, TOKENS, WORKER_URL};
+use crate::rules::{BOOL, CONNECTOR, INJECT, LEASE, LIMIT, POLICY, PORT_OR_NONE, RANKS, TOKENS, WORKER_URL};
 use crate::settings::RoleSettings;
 
 /// What was said of pairs.
@@ -69,6 +70,23 @@ pub(crate) fn read(
     }
     let roles = RoleSettings { workers, prefill_policy: of_prefill };
     Ok(Some((roles, pairs, of_decode)))
+}
+
+/// Data-parallel ranks of prefill workers, and of those that answer. Those that are not said are as many as `all` have.
+///
+/// # Errors
+/// A value that cannot be used, or no pairs.
+pub(crate) fn ranks(
+    [prefill, decode]: [Option<Given>; 2],
+    enabled: Option<&Given>,
+    all: RankCount,
+) -> Result<[RankCount; 2], Rejected> {
+    let wanted = enabled.map_or(Ok(false), |given| BOOL.of("vllm-pd-disaggregation", given))?;
+    let read = |key, given: Option<Given>| match (given.clone(), RANKS.read(key, given, all)?) {
+        (Some(given), _) if !wanted => Err(given.reject(key, "needs --vllm-pd-disaggregation".to_owned())),
+        (_, ranks) => Ok(ranks),
+    };
+    Ok([read("prefill-data-parallel-size", prefill)?, read("decode-data-parallel-size", decode)?])
 }
 
 /// URLs, each perhaps followed by its port.

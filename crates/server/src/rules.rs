@@ -145,6 +145,11 @@ pub(crate) const RANKS: Rule<RankCount> = Rule {
         _ => text.parse().ok().and_then(Ranks::first).map(RankCount::Given),
     },
 };
+/// How much one load counts against another one.
+pub(crate) const WEIGHT: Rule<f64> = Rule {
+    allowed: "a weight from 0 to 100",
+    read: |text| text.parse().ok().filter(|weight| (0.0..=100.0).contains(weight)),
+};
 pub(crate) const PROBES: Rule<u32> = Rule {
     allowed: "a number of probes from 1 to 4294967295",
     read: |text| text.parse().ok().filter(|&count| count > 0),

@@ -29,6 +29,8 @@ pub struct Settings {
     pub worker_urls: Vec<WorkerUrl>,
     /// Data-parallel ranks behind each URL.
     pub ranks: RankCount,
+    /// The same of prefill workers.
+    pub prefill_ranks: RankCount,
     /// Workers that have roles; `None` if there are no prefill/decode pairs.
     pub roles: Option<RoleSettings>,
     /// How long the start waits for the first ready worker.
@@ -147,6 +149,7 @@ impl Default for Settings {
             threads: default_threads(),
             worker_urls: Vec::new(),
             ranks: RankCount::default(),
+            prefill_ranks: RankCount::default(),
             roles: None,
             startup_timeout: Duration::from_secs(600),
             startup_check_interval: Duration::from_secs(30),

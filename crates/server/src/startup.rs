@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use forebay_discovery::Misfit;
+use forebay_workers::Role;
 use thiserror::Error;
 
 /// The exit codes, as the help shows them.
@@ -57,9 +58,14 @@ pub enum StartupError {
 
 impl StartupError {
     /// A worker has other ranks than were given.
-    pub fn ranks(Misfit { url, given, found }: &Misfit) -> Self {
+    pub fn ranks(Misfit { url, role, given, found }: &Misfit) -> Self {
+        let flag = match role {
+            Role::Regular => "intra-node-data-parallel-size",
+            Role::Prefill { .. } => "prefill-data-parallel-size",
+            Role::Decode => "decode-data-parallel-size",
+        };
         Self::FlagInvalid(format!(
-            "--intra-node-data-parallel-size: {given} was given, but {url} has {found}; give {found}, or auto"
+            "--{flag}: {given} was given, but {url} has {found}; give {found}, or auto"
         ))
     }
 

@@ -44,6 +44,9 @@ pub struct WorkerOptions {
     pub engine: EngineOptions,
     /// Data-parallel ranks that share the port, each with an engine of its own.
     pub ranks: Range<u32>,
+    /// What the `engine` label of the first rank says in metrics: its number among the ranks of all URLs, in modes where a
+    /// URL has only some of them and counts those from 0.
+    pub first_engine: u32,
     /// Time from one streamed chunk to the next in `Instant` and `Recording`; `None` sends a stream in one write.
     pub pace: Option<Duration>,
     /// Name of the base model.
@@ -80,6 +83,7 @@ impl Default for WorkerOptions {
             mode: Mode::Recording,
             engine: EngineOptions::default(),
             ranks: 0..1,
+            first_engine: 0,
             pace: None,
             model: "tiny".to_owned(),
             root: "models/tiny-llama".to_owned(),

@@ -78,6 +78,10 @@ impl<F: Fleet> Fleet for Frozen<'_, F> {
         self.fleet.rank(i)
     }
 
+    fn group(&self, i: usize) -> u32 {
+        self.fleet.group(i)
+    }
+
     fn find(&self, slot: Slot) -> Option<usize> {
         self.fleet.find(slot)
     }

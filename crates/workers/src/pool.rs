@@ -273,6 +273,10 @@ impl Fleet for View<'_> {
         self.pool.candidates[i].worker.dp_rank().unwrap_or(0)
     }
 
+    fn group(&self, i: usize) -> u32 {
+        self.pool.candidates[i].worker.host().number()
+    }
+
     fn in_flight(&self, i: usize) -> u32 {
         let worker = &self.pool.candidates[i].worker;
         match self.pool.by {

@@ -48,8 +48,9 @@ class Arguments(unittest.TestCase):
         self.assertEqual(config.arguments(URLS)[-2:], ["--model-refresh-interval-secs", "3"])
 
     def test_ranks_are_a_flag(self):
-        arguments = RouterConfig(intra_node_data_parallel_size=8).arguments(URLS)
-        self.assertEqual(arguments[arguments.index("--intra-node-data-parallel-size") + 1], "8")
+        for size in (1, 8):
+            arguments = RouterConfig(intra_node_data_parallel_size=size).arguments(URLS)
+            self.assertEqual(arguments[arguments.index("--intra-node-data-parallel-size") + 1], str(size))
 
     def test_pairs_name_their_workers_by_role(self):
         workers = PDWorkers(prefill=[("http://p:1", 8998), ("http://p:2", None), "http://p:3"], decode=["http://d:1"])
@@ -69,7 +70,7 @@ class Arguments(unittest.TestCase):
     def test_each_field_that_is_a_flag_exists_in_the_binary(self):
         text = subprocess.run([find_binary(), "--help"], check=True, capture_output=True, text=True).stdout
         for field in dataclasses.fields(RouterConfig):
-            if field.metadata.get("flag") and field.name != "intra_node_data_parallel_size":
+            if field.metadata.get("flag"):
                 self.assertRegex(text, rf"--{field.name.replace('_', '-')}\b")
 
 

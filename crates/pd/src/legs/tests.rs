@@ -171,7 +171,8 @@ fn both_legs_of_every_connector_endpoint_and_stream_with_and_without_bootstrap_p
 }
 
 fn pairing(connector: Connector, endpoint: Endpoint, bootstrap: Option<Bootstrap<'_>>) -> Pairing<'_> {
-    Pairing { connector, endpoint, room: Rooms::new(77).next(), bootstrap, batch: None, request_id: "id1" }
+    let (room, ranks) = (Rooms::new(77).next(), Ranks::default());
+    Pairing { connector, endpoint, room, bootstrap, ranks, batch: None, request_id: "id1" }
 }
 
 #[test]
@@ -206,6 +207,28 @@ fn every_prompt_of_a_batch_has_a_room_of_its_own() {
     );
     assert_eq!(pairing.prefill(&body).unwrap(), wanted);
     assert_eq!(pairing.decode_along(&body, None).unwrap(), wanted);
+}
+
+#[test]
+fn bootstrap_legs_name_the_ranks_that_are_known_and_no_other_leg_does() {
+    let body = Bytes::from_static(br#"{"prompt":"hi"}"#);
+    let rows = [
+        ((Some(3), Some(1)), r#""routed_dp_rank":3,"#, r#""routed_dp_rank":1,"disagg_prefill_dp_rank":3,"#),
+        ((Some(0), None), r#""routed_dp_rank":0,"#, r#""disagg_prefill_dp_rank":0,"#),
+        ((None, Some(1)), "", r#""routed_dp_rank":1,"#),
+    ];
+    for ((prefill, decode), in_prefill, in_decode) in rows {
+        let ranks = Ranks { prefill, decode };
+        let bootstrap = Some(Bootstrap { host: "h", port: Some(9) });
+        let pairing = Pairing { ranks, ..pairing(Boot, Completions, bootstrap) };
+        let leg = |ranks: &str| {
+            format!(r#"{{"bootstrap_host":"h","bootstrap_port":9,"bootstrap_room":77,{ranks}"prompt":"hi"}}"#)
+        };
+        assert_eq!(pairing.prefill(&body).unwrap(), leg(in_prefill));
+        assert_eq!(pairing.decode_along(&body, None).unwrap(), leg(in_decode));
+        let nixl = Pairing { connector: Nixl, ..pairing };
+        assert!(!String::from_utf8_lossy(&nixl.prefill(&body).unwrap()).contains("dp_rank"));
+    }
 }
 
 #[test]

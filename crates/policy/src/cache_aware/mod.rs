@@ -13,6 +13,7 @@
 //!    price, one goes where it is cheapest, and makes one more holder: as many as the traffic is worth.
 //! 6. All loads are in the unit of their cause and seen by the next choice; running requests take a little each.
 //!
+//! Of ranks that step together, `pending` and `running` are weighed with the mean of their group (`group_weight`).
 //! A match at or below `cache_threshold` counts as none, and nobody beyond both balance thresholds is chosen.
 //!
 //! In reading order: `holders` (who holds a run), `arena` (nodes and their weight), `index` (first hash to node),
@@ -34,6 +35,7 @@ mod warmth;
 use crate::choice::{Ask, Pick, Reason};
 use crate::draws::Draw;
 use crate::fleet::{Fleet, Slot};
+use crate::groups::Groups;
 use crate::key::PrefixKey;
 use crate::settings::CacheAwareSettings;
 use cheapest::{Cheapest, Offer};
@@ -73,11 +75,19 @@ impl CacheAware {
     }
 
     /// The cheapest candidate, which becomes a holder. `ask.tokens` must be given.
-    pub(crate) fn pick<F: Fleet>(&mut self, ask: &Ask<'_>, fleet: &F, draw: &mut Draw) -> Option<Pick> {
+    pub(crate) fn pick<F: Fleet>(
+        &mut self,
+        ask: &Ask<'_>,
+        fleet: &F,
+        groups: &mut Groups,
+        draw: &mut Draw,
+    ) -> Option<Pick> {
         let key = ask.prefix.unwrap_or(NO_PROMPT);
         let prompt = Prompt { key, tokens: ask.tokens.unwrap_or(0) };
         self.warmth.look(fleet, self.choices);
-        let mut round = Round::new(&self.settings, prompt, fleet, (draw, &self.warmth, self.choices))?;
+        groups.look(fleet, |i| ahead(fleet, i).1);
+        let given = (draw, &self.warmth, &*groups, self.choices);
+        let mut round = Round::new(&self.settings, prompt, fleet, given)?;
         self.tree.descend(key.blocks(), ask.now_ms);
         if round.eligible > 1 {
             round.offer_holders(&self.tree);
@@ -139,6 +149,12 @@ impl Prompt<'_> {
     }
 }
 
+/// Requests in flight at a candidate, and the cost of what it has to do.
+fn ahead<F: Fleet>(fleet: &F, index: usize) -> (u32, u64) {
+    let running = fleet.in_flight(index);
+    (running, fleet.pending_tokens(index).saturating_add(RUNNING * u64::from(running)))
+}
+
 /// One choice under way.
 struct Round<'a, F> {
     settings: &'a CacheAwareSettings,
@@ -146,6 +162,7 @@ struct Round<'a, F> {
     fleet: &'a F,
     draw: &'a mut Draw,
     warmth: &'a Warmth,
+    groups: &'a Groups,
     /// Choices before this one.
     choice: u64,
     eligible: usize,
@@ -166,7 +183,7 @@ impl<'a, F: Fleet> Round<'a, F> {
         settings: &'a CacheAwareSettings,
         prompt: Prompt<'a>,
         fleet: &'a F,
-        (draw, warmth, choice): (&'a mut Draw, &'a Warmth, u64),
+        (draw, warmth, groups, choice): (&'a mut Draw, &'a Warmth, &'a Groups, u64),
     ) -> Option<Self> {
         let mut round = Self {
             settings,
@@ -174,6 +191,7 @@ impl<'a, F: Fleet> Round<'a, F> {
             fleet,
             draw,
             warmth,
+            groups,
             choice,
             eligible: 0,
             lowest: u32::MAX,
@@ -218,10 +236,10 @@ impl<'a, F: Fleet> Round<'a, F> {
         self.cheapest.offer(offer, weight, self.draw);
     }
 
-    /// Requests in flight at a candidate, and the cost of what is there.
+    /// Requests in flight at a candidate, and the cost of what is there, in its group too.
     fn there(&self, index: usize) -> (u32, u64) {
-        let running = self.fleet.in_flight(index);
-        (running, self.fleet.pending_tokens(index).saturating_add(RUNNING * u64::from(running)))
+        let (running, own) = ahead(self.fleet, index);
+        (running, self.groups.weigh(self.fleet.group(index), own))
     }
 
     /// Offers those who hold enough, longest match first, as long as that can be cheaper.

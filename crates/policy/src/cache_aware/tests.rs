@@ -35,7 +35,7 @@ impl Setup {
         self.draws += 1;
         let tokens = Some(text.len() as u64 / 4);
         let ask = Ask { prefix: Some(&key), tokens, ..Ask::default() };
-        self.policy.pick(&ask, &self.fleet, &mut Draw::new(42, self.draws))
+        self.policy.pick(&ask, &self.fleet, &mut Groups::new(0.0), &mut Draw::new(42, self.draws))
     }
 
     fn pend(&self, index: usize, tokens: u64) {
@@ -277,7 +277,10 @@ fn without_a_prompt_the_least_loaded_is_chosen() {
     setup.load(0, 2);
     setup.load(1, 1);
     setup.load(2, 2);
-    let pick = setup.policy.pick(&Ask::default(), &setup.fleet, &mut Draw::new(0, 0)).unwrap();
+    let pick = setup
+        .policy
+        .pick(&Ask::default(), &setup.fleet, &mut Groups::new(0.0), &mut Draw::new(0, 0))
+        .unwrap();
     assert_eq!(pick, Pick::plain(1, Reason::MissLeastCost));
     let empty = setup.choose(b"").unwrap();
     assert_eq!(empty, Pick::plain(1, Reason::MissLeastCost));

@@ -1,4 +1,6 @@
 use super::*;
+use forebay_discovery::RankCount;
+use forebay_workers::Ranks;
 
 fn run(arguments: &str) -> Result<Command, StartupError> {
     with_environment(arguments, |_| None)
@@ -117,6 +119,9 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("disable-circuit-breaker", "2", "true or false"),
         ("trust-forwarded", "yes", "true or false"),
         ("intra-node-data-parallel-size", "0", "auto, or a number of ranks from 1 to 1024"),
+        ("prefill-data-parallel-size", "1025", "auto, or a number of ranks from 1 to 1024"),
+        ("decode-data-parallel-size", "all", "auto, or a number of ranks from 1 to 1024"),
+        ("dp-group-weight", "-1", "a weight from 0 to 100"),
         ("honor-client-dp-rank", "1", "true or false"),
         ("trust-client-internals", "TRUE", "true or false"),
         ("worker-cache-tokens", "-1", "a number of tokens from 0 to 18446744073709551615"),
@@ -156,8 +161,17 @@ fn workers_have_roles_only_if_pairs_are_wanted() {
             "http://e:1 Decode"
         ]
     );
+    let ranks = |more: &str| {
+        let settings = served(&format!("{pairs} --intra-node-data-parallel-size 2 {more}"));
+        [settings.prefill_ranks, settings.ranks]
+    };
+    let given = |ranks| RankCount::Given(Ranks::first(ranks).unwrap());
+    assert_eq!(ranks(""), [given(2), given(2)]);
+    assert_eq!(ranks("--prefill-data-parallel-size 4"), [given(4), given(2)]);
+    assert_eq!(ranks("--decode-data-parallel-size auto"), [given(2), RankCount::Asked]);
     for (arguments, message) in [
         ("--prefill http://p:1", "--prefill: needs --vllm-pd-disaggregation"),
+        ("--prefill-data-parallel-size 2", "--prefill-data-parallel-size: needs --vllm-pd-disaggregation"),
         ("--decode http://p:1", "--decode: needs --vllm-pd-disaggregation"),
         (
             "--pd-disaggregation --decode http://p:1",

@@ -9,19 +9,43 @@ use crate::decisions::line::{ChoiceLine, Line};
 
 /// All workers that were ever registered, by slot.
 #[derive(Debug, Default)]
-pub(crate) struct Names(BTreeMap<u32, (String, u32)>);
+pub(crate) struct Names(BTreeMap<u32, Known>);
+
+/// What is known of one.
+#[derive(Debug)]
+struct Known {
+    name: String,
+    rank: u32,
+    /// Small number of its URL, the same for all ranks behind it.
+    group: u32,
+}
 
 impl Names {
     /// Takes the next line.
     pub(crate) fn take(&mut self, line: &Line) {
         if let Line::WorkerAdded { slot, name, rank, .. } = line {
-            self.0.insert(*slot, (name.clone(), rank.unwrap_or(0)));
+            let url = |name: &str| match name.rsplit_once('@') {
+                Some((url, _)) if rank.is_some() => url.to_owned(),
+                _ => name.to_owned(),
+            };
+            let (url, next) = (url(name), self.0.values().map(|known| known.group + 1).max().unwrap_or(0));
+            let beside = self.0.values().find(|known| {
+                known.name.strip_prefix(&*url).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
+            });
+            let group = beside.map_or(next, |known| known.group);
+            let known = Known { name: name.clone(), rank: rank.unwrap_or(0), group };
+            self.0.insert(*slot, known);
         }
     }
 
     /// The name of a worker, empty if it is not known, and its rank.
     pub(crate) fn of(&self, slot: u32) -> (&str, u32) {
-        self.0.get(&slot).map_or(("", 0), |(name, rank)| (name, *rank))
+        self.0.get(&slot).map_or(("", 0), |known| (&known.name, known.rank))
+    }
+
+    /// What it steps together with.
+    fn group(&self, slot: u32) -> u32 {
+        self.0.get(&slot).map_or(slot, |known| known.group)
     }
 }
 
@@ -70,6 +94,10 @@ impl Fleet for Scene<'_> {
 
     fn rank(&self, i: usize) -> u32 {
         self.names.of(self.seen[i].slot.0).1
+    }
+
+    fn group(&self, i: usize) -> u32 {
+        self.names.group(self.seen[i].slot.0)
     }
 
     fn generation(&self) -> u64 {

@@ -62,7 +62,6 @@ pub fn expected_text(path: &str, body: &[u8]) -> Option<String> {
     Generation::outputs(&ask).first().map(|words| words.concat())
 }
 
-/// A worker has one rank so far: any other is out of range, as vLLM says it.
 /// The engine that the request names, or is given.
 fn place(state: &State, request: &Request<'_>) -> Result<usize, Box<Answer>> {
     let rank = request.header("x-data-parallel-rank").and_then(|value| value.trim().parse::<i64>().ok());

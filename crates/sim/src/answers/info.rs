@@ -72,13 +72,14 @@ fn rows(state: &State) -> Vec<Row> {
 
 fn engine_rows(state: &State, rank: u32, engine: &Engine) -> Vec<Row> {
     let name = state.options.model.replace('\\', "\\\\").replace('"', "\\\"");
-    let labels = format!(r#"engine="{rank}",model_name="{name}""#);
+    let label = rank + state.options.first_engine;
+    let labels = format!(r#"engine="{label}",model_name="{name}""#);
     let with = |more: &str| format!("{labels},{more}");
     let now = state.now();
     let (load, usage) = (engine.load(now), engine.usage(now));
     let blocks = engine.options().blocks;
     let config = format!(
-        r#"block_size="{}",cache_dtype="auto",enable_prefix_caching="True",engine="{rank}",num_gpu_blocks="{blocks}""#,
+        r#"block_size="{}",cache_dtype="auto",enable_prefix_caching="True",engine="{label}",num_gpu_blocks="{blocks}""#,
         engine.options().block_tokens
     );
     let awake = f64::from(u8::from(!state.is_asleep()));

@@ -136,9 +136,6 @@ class RouterConfig:
         arguments: List[str] = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            # One rank is the binary's default.
-            if field.name == "intra_node_data_parallel_size" and value == 1:
-                continue
             if field.metadata.get("flag") and value is not None:
                 arguments += _written(_flag_name(field.name), value)
         if self.pd_disagg:
