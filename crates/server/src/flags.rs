@@ -46,8 +46,8 @@ pub struct Flags {
     /// none; auto asks each worker, and takes fleets where they differ [default: 1]
     #[arg(long, value_name = "N|auto", help_heading = "Workers")]
     pub intra_node_data_parallel_size: Option<Given>,
-    /// Let clients name the rank that serves their request, in X-data-parallel-rank; otherwise the header is taken out
-    /// [default: false]
+    /// Let clients name the rank that serves their request (of a pair the decode worker's), in X-data-parallel-rank;
+    /// otherwise the header is taken out [default: false]
     #[arg(long, value_name = "BOOL", help_heading = "Workers")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub honor_client_dp_rank: Option<Given>,
@@ -206,7 +206,8 @@ pub struct Flags {
     /// got everything; 0 is no limit [default: 0]
     #[arg(long, value_name = "N", help_heading = "Admission")]
     pub max_concurrent_requests: Option<Given>,
-    /// Requests that are in flight at one worker at most; 0 is no limit. When each worker has as many, requests wait for
+    /// Requests that are in flight at one worker at most, or at one rank where ranks are told apart, as vLLM's own
+    /// --max-num-seqs counts; 0 is no limit. When each worker has as many, requests wait for
     /// a place, as many and as long as the next two say: a shorter queue in the worker, and a choice that is made later
     /// [default: 0]
     #[arg(long, value_name = "N", help_heading = "Admission")]

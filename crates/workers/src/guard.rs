@@ -80,6 +80,13 @@ impl Guard {
     }
 }
 
+impl Worker {
+    /// Puts a load on it that no policy chose: a request that names its worker.
+    pub fn hold(self: &Arc<Self>) -> Guard {
+        Guard::new(Arc::clone(self))
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         self.worker.probe_ended(self.epoch, self.probe);

@@ -3,8 +3,7 @@
 //! Reading order:
 //! - [`url`]: how a worker is addressed.
 //! - [`ranks`]: the data-parallel ranks behind one, as numbers.
-//! - [`host`]: one URL, and what all workers behind it share.
-//! - [`worker`]: one worker, its state and its counters.
+//! - [`worker`]: one worker, its state and its counters; [`worker::host`]: one URL, and what all workers behind it share.
 //! - [`blocker`]: why a worker may not be chosen.
 //! - [`guard`]: the load of one leg, which comes down by drop and in no other way.
 //! - [`breaker`]: verdicts on answers in, may it be chosen out.
@@ -39,7 +38,6 @@ pub mod collector;
 mod frozen;
 pub mod guard;
 pub mod health;
-pub mod host;
 pub mod ledger;
 pub mod note;
 mod pending;
@@ -64,7 +62,6 @@ pub use by::{By, PoolError};
 pub use collector::FleetCollector;
 pub use guard::Guard;
 pub use health::HealthSettings;
-pub use host::Host;
 pub use ledger::Ledger;
 pub use note::{Asker, Note};
 pub use places::{Places, Ticket};
@@ -78,4 +75,5 @@ pub use state::Parts;
 pub use tried::Tried;
 pub use url::{UrlError, WorkerUrl};
 pub use worker::Worker;
+pub use worker::host::Host;
 pub use world::World;

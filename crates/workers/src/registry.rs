@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::blocker::{Blocker, Rest};
 use crate::breaker::BreakerSettings;
 use crate::health::HealthSettings;
-use crate::host::Host;
+use crate::worker::host::Host;
 use crate::ledger::Ledger;
 use crate::places::Places;
 use crate::ranks::Ranks;

@@ -10,7 +10,7 @@ use crate::blocker::Blocker;
 use crate::breaker::BreakerSettings;
 use crate::by::By;
 use crate::health::HealthSettings;
-use crate::host::Host;
+use crate::worker::host::Host;
 use crate::ledger::Ledger;
 use crate::note::{Note, PolicyMade};
 use crate::places::Places;

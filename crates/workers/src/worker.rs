@@ -1,5 +1,7 @@
 //! One worker: an engine endpoint, whether it may be chosen, and what it is doing.
 
+pub mod host;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -8,14 +10,13 @@ use forebay_policy::{Reason, Slot};
 use crate::blocker::{BREAKERS, Blocker, PATIENCE};
 use crate::breaker::{BreakerSettings, BreakerState};
 use crate::circuit::Circuit;
-use crate::guard::Guard;
-use crate::host::Host;
 use crate::pending::{Pace, Pending, Share};
 use crate::places::Places;
 use crate::prediction::Predictions;
 use crate::role::Role;
 use crate::served::Models;
 use crate::url::WorkerUrl;
+use host::Host;
 
 /// One engine endpoint, `(url, dp_rank)`.
 pub struct Worker {
@@ -262,11 +263,6 @@ impl Worker {
     /// Takes over the blockers of its host.
     pub(crate) fn take_blockers(&self, blockers: u32) {
         self.blockers.fetch_or(blockers, Ordering::Relaxed);
-    }
-
-    /// Puts a load on it that no policy chose: a request that names its worker.
-    pub fn hold(self: &Arc<Self>) -> Guard {
-        Guard::new(Arc::clone(self))
     }
 
     /// Legs in flight at its host, whatever their ranks.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay_policy::{PolicyKind, Slot};
 
 use crate::by::{By, PoolError};
-use crate::host::Host;
+use crate::worker::host::Host;
 use crate::ledger::Ledger;
 use crate::pool::Pool;
 use crate::pools::Pools;

@@ -15,7 +15,7 @@ use crate::ranks::Ranks;
 use crate::role::Role;
 use crate::served::Models;
 use crate::url::WorkerUrl;
-use crate::worker::Worker;
+use super::Worker;
 
 /// One URL and what is behind it: one worker, or one for each data-parallel rank.
 pub struct Host {
