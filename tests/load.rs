@@ -51,6 +51,11 @@ mod tests {
     }
 
     #[test]
+    fn under_least_loaded_with_ranks() {
+        drifts_nowhere_with_ranks(PolicyKind::LeastLoaded);
+    }
+
+    #[test]
     fn under_power_of_two() {
         drifts_nowhere(PolicyKind::PowerOfTwo);
     }
