@@ -153,8 +153,9 @@ fn another_number_of_ranks_than_was_given_is_told_with_the_flag_of_the_role() {
                 PairRole::Prefill => (3, setting.prefill(0).url(), 4),
                 PairRole::Decode => (3, setting.decode(0).url(), 2),
             };
-            let expected =
-                format!("--{flag}-data-parallel-size: {said} was given, but {url} has {has}; give {has}, or auto");
+            let expected = format!(
+                "--{flag}-data-parallel-size: {said} was given, but {url} has {has}; give {has}, or auto"
+            );
             assert_eq!(error, expected);
         }
     });

@@ -9,7 +9,6 @@ use tokio::sync::watch;
 use crate::blocker::{Blocker, Rest};
 use crate::breaker::BreakerSettings;
 use crate::health::HealthSettings;
-use crate::worker::host::Host;
 use crate::ledger::Ledger;
 use crate::places::Places;
 use crate::ranks::Ranks;
@@ -17,6 +16,7 @@ use crate::role::Role;
 use crate::served::Models;
 use crate::state::{Parts, State};
 use crate::url::WorkerUrl;
+use crate::worker::host::Host;
 use crate::world::World;
 
 /// Makes an empty fleet in epoch 1.

@@ -10,7 +10,6 @@ use crate::blocker::Blocker;
 use crate::breaker::BreakerSettings;
 use crate::by::By;
 use crate::health::HealthSettings;
-use crate::worker::host::Host;
 use crate::ledger::Ledger;
 use crate::note::{Note, PolicyMade};
 use crate::places::Places;
@@ -21,6 +20,7 @@ use crate::role::Role;
 use crate::served::{Catalogue, Models};
 use crate::url::WorkerUrl;
 use crate::worker::Worker;
+use crate::worker::host::Host;
 use crate::world::World;
 
 /// The fleet as its writers see it.

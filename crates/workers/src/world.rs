@@ -5,11 +5,11 @@ use std::sync::Arc;
 use forebay_policy::{PolicyKind, Slot};
 
 use crate::by::{By, PoolError};
-use crate::worker::host::Host;
 use crate::ledger::Ledger;
 use crate::pool::Pool;
 use crate::pools::Pools;
 use crate::worker::Worker;
+use crate::worker::host::Host;
 
 /// One epoch's view of the fleet. A request keeps the one it was admitted under.
 pub struct World {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
+use super::Worker;
 use crate::blocker::Blocker;
 use crate::breaker::BreakerSettings;
 use crate::circuit::Circuit;
@@ -15,7 +16,6 @@ use crate::ranks::Ranks;
 use crate::role::Role;
 use crate::served::Models;
 use crate::url::WorkerUrl;
-use super::Worker;
 
 /// One URL and what is behind it: one worker, or one for each data-parallel rank.
 pub struct Host {
