@@ -100,8 +100,7 @@ impl Forward<'_> {
                 Ok(mut answer) => {
                     // Boxed, since it is rare and would make every request's future larger.
                     if may_be_moved(&answer, guard.worker())
-                        && Box::pin(self.has_moved(guard.worker(), &mut answer)).await?
-                        && asked.rank.is_none()
+                        && Box::pin(self.has_moved(guard.worker(), &mut answer, asked.rank.is_some())).await?
                     {
                         return Err(Failure::RanksMoved);
                     }
@@ -130,8 +129,13 @@ impl Forward<'_> {
     }
 
     /// Whether a worker refuses the rank that it was told because it has others, which are believed from now on.
-    /// A client that insists on a rank gets the refusal.
-    pub(crate) async fn has_moved(&self, worker: &Worker, answer: &mut Answer) -> Result<bool, Failure> {
+    /// A client that `insists` on a rank gets the refusal.
+    pub(crate) async fn has_moved(
+        &self,
+        worker: &Worker,
+        answer: &mut Answer,
+        insists: bool,
+    ) -> Result<bool, Failure> {
         if !may_be_moved(answer, worker) {
             return Ok(false);
         }
@@ -146,7 +150,7 @@ impl Forward<'_> {
         if self.writer.ranks(worker.host(), Some(ranks)) {
             tracing::warn!(worker = worker.name(), %ranks, "the worker has other data-parallel ranks than were known");
         }
-        Ok(true)
+        Ok(!insists)
     }
 
     /// To this worker and no other.

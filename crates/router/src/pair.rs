@@ -278,7 +278,7 @@ impl<'a> Pair<'a> {
         (answer, insists): (&mut Forwarded, bool),
     ) -> Result<(), Failure> {
         let worker = Arc::clone(answer.leg.worker());
-        if self.forward.has_moved(&worker, &mut answer.answer).await? && !insists {
+        if self.forward.has_moved(&worker, &mut answer.answer, insists).await? {
             course.count.outcome = PairOutcome::BegunAnew;
             return Err(Failure::RanksMoved);
         }
