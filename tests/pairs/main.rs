@@ -13,4 +13,6 @@ mod internals;
 #[cfg(test)]
 mod ranks;
 #[cfg(test)]
+mod reports;
+#[cfg(test)]
 mod setting;

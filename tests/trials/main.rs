@@ -2,6 +2,8 @@
 
 // The lints on panics leave only code marked as test alone.
 #[cfg(test)]
+mod harness;
+#[cfg(test)]
 mod holds;
 #[cfg(test)]
 mod named;
@@ -10,4 +12,8 @@ mod reports;
 #[cfg(test)]
 mod resets;
 #[cfg(test)]
+mod schema;
+#[cfg(test)]
 mod under_load;
+#[cfg(test)]
+mod workers;

@@ -25,3 +25,24 @@ fn cached_tokens_are_summed_under_a_policy_that_predicts_none_and_keys_by_addres
         }
     });
 }
+
+#[test]
+fn keys_by_authorization_raise_a_doubt_and_keys_that_clients_mean_raise_none() {
+    run(async {
+        let site = Site::start(2, PolicyKind::ConsistentHash).await;
+        let mut client = site.client().await;
+        let mut admin = site.admin().await;
+        for (headers, doubt) in [
+            (vec![("authorization", "Bearer one"), ("x-session-id", "s")], None),
+            (vec![("authorization", "Bearer one")], Some("keys_by_authorization")),
+        ] {
+            let body = br#"{"prompt":"a","max_tokens":1}"#;
+            assert_eq!(client.ask("POST", "/v1/completions", &headers, body).await.status(), 200);
+            let end = r#"{"wait_idle_secs":30,"require_idle":true}"#;
+            let report = admin.post("/admin/reset", end).await.json()["previous"].take();
+            assert_eq!(report["requests"]["ended"], 1);
+            assert_eq!(report["reasons"][0]["code"].as_str(), doubt, "{report}");
+            assert_eq!(report["comparable"], doubt.is_none());
+        }
+    });
+}

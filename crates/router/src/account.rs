@@ -61,7 +61,9 @@ pub struct Attempts {
     pub count: u32,
     /// The last choice.
     pub last: Option<Choice>,
-    /// Its number in the record of decisions, if there is one.
+    /// The last choice of a prefill worker, if it was a pair.
+    pub prefill: Option<Choice>,
+    /// The number of `last` in the record of decisions, if there is one.
     pub noted: Option<u64>,
     /// Where whoever lists the requests under way reads which worker has it.
     pub(crate) place: Option<Arc<Place>>,
@@ -121,7 +123,12 @@ impl Account {
 
     /// The worker that was asked last.
     pub fn worker(&self) -> Option<&Arc<Worker>> {
-        self.world.worker(self.attempts.last?.slot)
+        self.chosen(&self.attempts.last?)
+    }
+
+    /// The worker of a choice.
+    pub(crate) fn chosen(&self, choice: &Choice) -> Option<&Arc<Worker>> {
+        self.world.worker(choice.slot)
     }
 }
 

@@ -1,5 +1,4 @@
-//! A prefill/decode pair: carries out the steps of its plan. What to do next is the plan's to say, how one leg goes is its
-//! own.
+//! A prefill/decode pair: carries out the steps of its plan. The plan says what comes next, each leg goes by itself.
 
 use std::sync::Arc;
 
@@ -150,6 +149,7 @@ impl<'a> Pair<'a> {
         let tried = &course.tried_prefill;
         let selected = self.choose(LegKind::Prefill, pool, tried, progress.attempts.count)?;
         let Some(selected) = selected else { return Ok(None) };
+        progress.attempts.prefill = Some(selected.choice);
         let prefiller = Arc::clone(selected.guard.worker());
         let connector = self.pairs.settings.connector;
         let room = self.pairs.room();

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_workers::{By, Parts, World};
+use forebay_workers::{By, Parts, Pool, World};
 use tokio::time::timeout_at;
 
 use crate::emptying::{Emptied, Emptying};
 use crate::router::Router;
 use crate::shard::Shard;
-use crate::trial::{Beginning, TrialView, UnderWay};
+use crate::trial::{Beginning, TrialView, UnderWay, Warmth};
 
 /// How long workers are asked to empty their caches while blocks are held, if no other wait was asked for.
 const HELD_BLOCKS_WAIT: Duration = Duration::from_secs(5);
@@ -90,7 +90,7 @@ impl Router {
             Vec::new()
         };
         let old = self.reader.world();
-        let warm = if order.parts.policies { 0 } else { choices(&old) };
+        let warm = if order.parts.policies { Warmth::default() } else { warmth(&old) };
         let world = self.writer.reset(order.parts, order.seed);
         let not_emptied =
             emptied.iter().filter(|said| !said.is_done()).map(|said| said.url.clone()).collect();
@@ -116,6 +116,10 @@ impl Router {
 }
 
 /// Choices that the policies of this view have made.
-fn choices(world: &World) -> u64 {
-    world.pools().chain([world.all(By::Rank)]).map(|pool| pool.policy().choices()).sum()
+fn warmth(world: &World) -> Warmth {
+    let choices = |pool: &Arc<Pool>| pool.policy().choices();
+    Warmth {
+        answering: world.pools().chain([world.all(By::Rank)]).map(choices).sum(),
+        prefilling: world.prefill_pools().map(choices).sum(),
+    }
 }

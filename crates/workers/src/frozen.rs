@@ -41,9 +41,17 @@ impl<'a, F: Fleet> Frozen<'a, F> {
     }
 }
 
+#[deny(
+    clippy::missing_trait_methods,
+    reason = "a default here would answer otherwise than the fleet that is recorded"
+)]
 impl<F: Fleet> Fleet for Frozen<'_, F> {
     fn len(&self) -> usize {
         self.fleet.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.fleet.is_empty()
     }
 
     fn slot(&self, i: usize) -> Slot {

@@ -90,6 +90,12 @@ impl World {
         self.by_rank.by_model.values().chain(self.by_rank.any.as_ref())
     }
 
+    /// The pools of prefill workers, the one of all included, in no order.
+    pub fn prefill_pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        let pools = self.prefill.iter();
+        pools.flat_map(|pools| pools.by_model.values().chain(pools.any.as_ref()).chain([&pools.all]))
+    }
+
     /// The pool for a request that names `model`, or none.
     pub fn pool(&self, by: By, model: Option<&str>) -> Result<&Arc<Pool>, PoolError> {
         self.by(by).find(model)

@@ -22,8 +22,10 @@ pub struct Figures {
     /// The worker that was asked last, for the requests that came to one. Reported with what else is known of each.
     #[serde(skip)]
     pub workers: Vec<WorkerFigures>,
-    /// Those requests by why their worker was chosen.
+    /// Those requests by why the worker was chosen that was to answer.
     pub decisions: Counts,
+    /// Those that a prefill worker was chosen for, by why.
+    pub prefill_decisions: Counts,
     /// Attempts after the first.
     pub retries: u64,
     /// How much there was to do at the same time.
@@ -163,15 +165,17 @@ impl Figures {
         for (_, outcomes) in &tally.models {
             sums.iter_mut().zip(outcomes).for_each(|(sum, count)| *sum += count);
         }
-        let mut reasons = [0; Reason::ALL.len()];
+        let mut reasons = [[0; Reason::ALL.len()]; 2];
         for worker in tally.workers.iter().flatten() {
-            reasons.iter_mut().zip(worker.reasons).for_each(|(sum, count)| *sum += count);
+            let sums = &mut reasons[usize::from(!worker.worker.host().role().answers())];
+            sums.iter_mut().zip(worker.reasons).for_each(|(sum, count)| *sum += count);
         }
         Self {
             requests: Requests { ended: sums.iter().sum(), under_way, outcomes: outcomes(&sums) },
             models: ModelFigures::all_of(&tally.models),
             workers: workers(tally),
-            decisions: decisions(&reasons),
+            decisions: decisions(&reasons[0]),
+            prefill_decisions: decisions(&reasons[1]),
             retries: tally.retries,
             load: LoadFigures { under_way_at_most: tally.peak },
             prefix: PrefixFigures {

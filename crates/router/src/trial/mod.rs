@@ -28,4 +28,4 @@ pub(crate) use roll::{Entered, Roll};
 pub use series::TrialSeries;
 pub(crate) use trials::Beginning;
 pub use trials::Trials;
-pub use view::{Incidents, Member, Opening, Standing, TrialView};
+pub use view::{Incidents, Member, Opening, Standing, TrialView, Warmth};

@@ -46,7 +46,7 @@ pub(crate) struct Tally {
     pub times: Times,
 }
 
-/// Of the requests that a worker was the last to be asked for.
+/// Of the requests that a worker was the last to be asked for, in its role.
 #[derive(Clone)]
 pub(crate) struct WorkerTally {
     pub worker: Arc<Worker>,
@@ -128,6 +128,10 @@ impl Tally {
         self.retries += u64::from(account.attempts.count.saturating_sub(1));
         self.told(account);
         if let Some(choice) = account.attempts.last {
+            self.prompted(&choice);
+            self.chosen(account, &choice);
+        }
+        if let Some(choice) = account.attempts.prefill {
             self.chosen(account, &choice);
         }
     }
@@ -164,19 +168,22 @@ impl Tally {
         }
     }
 
-    fn chosen(&mut self, account: &Account, choice: &Choice) {
+    fn prompted(&mut self, choice: &Choice) {
         if choice.key_len > 0 {
             self.prefix.choices += 1;
             self.prefix.bytes += u64::from(choice.key_len);
             self.prefix.matched += u64::from(choice.matched.min(choice.key_len));
         }
+    }
+
+    fn chosen(&mut self, account: &Account, choice: &Choice) {
         let at = choice.slot.0 as usize;
         if self.workers.len() <= at {
             self.workers.resize(at + 1, None);
         }
         let known = &mut self.workers[at];
         if known.is_none() {
-            let made = account.worker().map(|worker| WorkerTally {
+            let made = account.chosen(choice).map(|worker| WorkerTally {
                 worker: Arc::clone(worker),
                 requests: 0,
                 reasons: [0; Reason::ALL.len()],

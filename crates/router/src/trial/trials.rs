@@ -12,7 +12,7 @@ use crate::trial::gate::{Gate, Hold};
 use crate::trial::named::{NamedTrial, NamedTrials};
 use crate::trial::roll::{Roll, UnderWay};
 use crate::trial::tally::{ByModel, Tally};
-use crate::trial::view::{Marks, Opening, Standing, TrialView};
+use crate::trial::view::{Marks, Opening, Standing, TrialView, Warmth};
 
 /// Trials whose reports are kept, with the current one.
 const KEPT: usize = 100;
@@ -42,7 +42,7 @@ struct Trial {
 #[derive(Debug, Default)]
 pub(crate) struct Beginning {
     pub name: Option<Arc<str>>,
-    pub warm: u64,
+    pub warm: Warmth,
     pub not_emptied: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl Trials {
             name: None,
             at: SystemTime::now(),
             by_reset: false,
-            warm: 0,
+            warm: Warmth::default(),
             from_before: 0,
             not_emptied: Vec::new(),
             marks: Marks::default(),

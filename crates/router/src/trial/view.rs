@@ -21,12 +21,21 @@ pub struct Opening {
     /// Whether it began with a reset, and not with the process.
     pub by_reset: bool,
     /// Choices that its policies had made before.
-    pub warm: u64,
+    pub warm: Warmth,
     /// Requests of earlier trials that were still under way.
     pub from_before: u64,
     /// Workers whose prefix caches should have been emptied and were not.
     pub not_emptied: Vec<String>,
     pub(crate) marks: Marks,
+}
+
+/// Choices that policies had made when a trial began that did not reset them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Warmth {
+    /// Of workers that answer.
+    pub answering: u64,
+    /// Of prefill workers.
+    pub prefilling: u64,
 }
 
 /// How things stood at the end of a trial, or stand now.

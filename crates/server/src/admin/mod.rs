@@ -2,10 +2,11 @@
 //!
 //! - [`reset`]: one trial ends, the next begins.
 //! - [`report`]: what a trial came to, and whether it can be compared.
-//! - `named`: the part of it that requests named; `doubt`: why it cannot.
+//! - `in_force`: the settings that it shows; `named`: the part of it that requests named; `doubt`: why it cannot.
 //! - [`workers`]: the list of workers.
 
 mod doubt;
+mod in_force;
 mod named;
 mod report;
 mod reset;
@@ -26,7 +27,7 @@ use tokio::runtime::Handle;
 
 use crate::fleet;
 
-pub use report::Config;
+pub use in_force::Config;
 
 /// What the admin API works on.
 pub struct Admin {

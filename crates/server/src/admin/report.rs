@@ -7,49 +7,18 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use forebay_policy::{CacheAwareSettings, HashKeyKind, PolicyKind, PolicySettings, Reason};
 use forebay_router::TrialView;
 use forebay_router::trial::{Figures, Incidents, Member};
 use forebay_workers::BreakerState;
 use serde::{Deserialize, Serialize};
 
 use super::doubt::{Doubt, doubts};
+use super::in_force::{Config, ConfigInForce};
 use super::named::{NamedReport, unix};
 use super::{Admin, problem};
-use crate::settings::Settings;
 
 /// Number of the schema: another one for every change that is more than an addition.
 const SCHEMA: u32 = 1;
-
-/// What reports say of the settings.
-#[derive(Debug, Clone)]
-pub struct Config {
-    policy: PolicySettings,
-    hash_key: Vec<&'static str>,
-    threads: usize,
-    retries: u32,
-    breakers: bool,
-    instance: String,
-}
-
-impl Config {
-    /// Of these settings; `instance` differs between processes.
-    pub fn of(settings: &Settings, instance: u64) -> Self {
-        let retry = &settings.router.retry;
-        Self {
-            policy: settings.policy.clone(),
-            hash_key: settings.router.hash_key.iter().map(|kind| name_of(*kind)).collect(),
-            threads: settings.threads,
-            retries: if retry.enabled { retry.attempts.saturating_sub(1) } else { 0 },
-            breakers: settings.breaker.enabled,
-            instance: format!("{instance:016x}"),
-        }
-    }
-}
-
-fn name_of(kind: HashKeyKind) -> &'static str {
-    Reason::from(kind).as_str()
-}
 
 /// The report of one trial.
 #[derive(Serialize)]
@@ -75,28 +44,6 @@ pub(super) struct Report<'a> {
     figures: Figures,
     /// Those that its requests named.
     trials: Vec<NamedReport>,
-}
-
-#[derive(Serialize)]
-struct ConfigInForce<'a> {
-    policy: PolicyKind,
-    parameters: Parameters<'a>,
-    seed: u64,
-    load_signal: &'static str,
-    /// `cold`, or `warm(n)` after n choices; `none` for a policy without a tree.
-    tree: String,
-    threads: usize,
-    retries: u32,
-    breakers: bool,
-}
-
-/// Of the policy in force.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Parameters<'a> {
-    CacheAware(&'a CacheAwareSettings),
-    ConsistentHash { hash_key: &'a [&'static str] },
-    None {},
 }
 
 #[derive(Serialize)]
@@ -202,35 +149,13 @@ impl<'a> Report<'a> {
             instance: &config.instance,
             comparable: reasons.is_empty(),
             reasons,
-            config: ConfigInForce::of(config, view.standing.seed, opening.warm),
+            config: ConfigInForce::of(config, view.standing.seed, opening),
             workers,
             breaker_transitions,
             invariants: Invariants { checked, broken },
             figures: Arc::unwrap_or_clone(view.figures),
             trials,
         }
-    }
-}
-
-impl<'a> ConfigInForce<'a> {
-    fn of(config: &'a Config, seed: u64, warm: u64) -> Self {
-        let kind = config.policy.kind;
-        let (parameters, load_signal) = match kind {
-            PolicyKind::CacheAware => (
-                Parameters::CacheAware(&config.policy.cache),
-                "pending_prefill_tokens_and_requests_in_flight",
-            ),
-            PolicyKind::ConsistentHash => (Parameters::ConsistentHash { hash_key: &config.hash_key }, "none"),
-            PolicyKind::PowerOfTwo | PolicyKind::LeastLoaded => (Parameters::None {}, "requests_in_flight"),
-            PolicyKind::RoundRobin | PolicyKind::Random => (Parameters::None {}, "none"),
-        };
-        let tree = match (kind, warm) {
-            (PolicyKind::CacheAware, 0) => "cold".to_owned(),
-            (PolicyKind::CacheAware, choices) => format!("warm({choices})"),
-            _ => "none".to_owned(),
-        };
-        let &Config { threads, retries, breakers, .. } = config;
-        Self { policy: kind, parameters, seed, load_signal, tree, threads, retries, breakers }
     }
 }
 

@@ -36,7 +36,7 @@ struct Entry<'a> {
     in_flight: u32,
     /// Prompt tokens that it was given and has not prefilled yet, as predicted.
     pending_prefill_tokens: u64,
-    /// Times it was chosen in this epoch.
+    /// Times it was chosen since policies were last reset.
     requests: u64,
 }
 

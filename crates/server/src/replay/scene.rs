@@ -59,9 +59,17 @@ pub(crate) struct Scene<'a> {
     pub(crate) generation: u64,
 }
 
+#[deny(
+    clippy::missing_trait_methods,
+    reason = "a default here would answer otherwise than the fleet that was recorded"
+)]
 impl Fleet for Scene<'_> {
     fn len(&self) -> usize {
         self.seen.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.seen.is_empty()
     }
 
     fn slot(&self, i: usize) -> Slot {
@@ -98,6 +106,10 @@ impl Fleet for Scene<'_> {
 
     fn group(&self, i: usize) -> u32 {
         self.names.group(self.seen[i].slot.0)
+    }
+
+    fn find(&self, slot: Slot) -> Option<usize> {
+        self.seen.binary_search_by_key(&slot, |seen| seen.slot).ok()
     }
 
     fn generation(&self) -> u64 {

@@ -1,0 +1,53 @@
+//! What reports of trials say of pairs.
+
+use forebay_policy::PolicyKind;
+use forebay_tests::{run, until};
+use serde_json::Value;
+
+use crate::setting::{ONE_EACH, Shape, completion};
+
+#[test]
+fn a_report_tells_how_both_legs_were_chosen_and_is_what_the_schema_says() {
+    run(async {
+        let schema = include_str!("../../config/trial.schema.json");
+        let schema = jsonschema::validator_for(&serde_json::from_str::<Value>(schema).unwrap()).unwrap();
+        let shape = Shape { prefills: 2, ..ONE_EACH };
+        let setting = shape
+            .start_with(
+                |_| (),
+                |settings| {
+                    let roles = settings.roles.as_mut().unwrap();
+                    roles.prefill_policy.kind = PolicyKind::CacheAware;
+                },
+            )
+            .await;
+        let site = &setting.site;
+        let mut client = site.client().await;
+        let text = "a prompt that is long enough to be handed over ".repeat(100);
+        for _ in 0..3 {
+            let answer = client.post("/v1/completions", completion(&text, 4, true)).await;
+            assert_eq!(answer.status(), 200);
+        }
+        until("all are counted", || site.app.router().trial(None).unwrap().figures.requests.ended == 3).await;
+        let mut admin = site.admin().await;
+        let report = admin.get("/admin/trial").await.json();
+        assert!(schema.is_valid(&report), "{report:#}");
+        let of_role = |role: &str| -> u64 {
+            let workers = report["workers"].as_array().unwrap().iter();
+            workers.filter(|worker| worker["role"] == role).map(|w| w["requests"].as_u64().unwrap()).sum()
+        };
+        assert_eq!((of_role("prefill"), of_role("decode")), (3, 3), "{report:#}");
+        assert_eq!(report["prefill_decisions"]["prefix_hit"], 2, "{report:#}");
+        assert_eq!(report["decisions"]["least_load"], 3, "{report:#}");
+        let pairs = &report["config"]["pairs"];
+        assert_eq!(
+            (&pairs["connector"], &pairs["prefill"]["policy"]),
+            (&"nixl".into(), &"cache_aware".into())
+        );
+        assert_eq!(pairs["prefill"]["tree"], "cold");
+        admin.post("/admin/reset/counters", "").await;
+        let next = admin.get("/admin/trial").await.json();
+        assert!(schema.is_valid(&next), "{next:#}");
+        assert_eq!(next["config"]["pairs"]["prefill"]["tree"], "warm(3)");
+    });
+}
