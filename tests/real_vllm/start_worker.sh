@@ -4,10 +4,11 @@
 #   start_worker.sh PORT [KIND] [extra `vllm serve` arguments...]
 #
 # KIND: regular (default)
-#       prefill | decode  NixlConnector as producer or consumer of KV blocks; side channel on PORT+11000
+#       prefill | decode  producer or consumer of KV blocks over NIXL; side channel on PORT+11000
 #       events            KV events on tcp://*:(PORT+12000), replay on PORT+13000
 # Environment: REAL_VLLM (~/.cache/real-vllm, holds venv/, tiny-llama/ and logs/), NAME (served model name: tiny),
-#              KV_BYTES (64M: 65,536 tokens), BLOCK (32 tokens), MAXLEN (8192), SEQS (64), WAIT (seconds: 240)
+#              KV_BYTES (64M: 65,536 tokens), BLOCK (32 tokens), MAXLEN (8192), SEQS (64), WAIT (seconds: 240),
+#              KV_CONNECTOR (NixlConnector, which pulls; NixlPushConnector), KV_EXTRA (its extra config: {})
 # Prints "PID MILLISECONDS". The log is $REAL_VLLM/logs/PORT.log. Stop it with stop_worker.sh PORT.
 set -euo pipefail
 port=${1:?usage: start_worker.sh PORT [regular|prefill|decode|events] [vllm args...]}
@@ -35,8 +36,10 @@ case $kind in
     export UCX_TLS=${UCX_TLS:-tcp,sm,self}
     ports+=("$VLLM_NIXL_SIDE_CHANNEL_PORT")
     if [ "$kind" = prefill ]; then role=kv_producer; else role=kv_consumer; fi
+    extra=${KV_EXTRA:-'{}'}
     args+=(--kv-transfer-config
-      "{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"$role\",\"kv_buffer_device\":\"cpu\"}") ;;
+      "{\"kv_connector\":\"${KV_CONNECTOR:-NixlConnector}\",\"kv_role\":\"$role\",\"kv_buffer_device\":\"cpu\",\
+\"kv_connector_extra_config\":$extra}") ;;
   events)
     ports+=($((port + 12000)) $((port + 13000)))
     args+=(--kv-events-config "{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"topic\":\"\",\
