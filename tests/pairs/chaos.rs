@@ -1,21 +1,29 @@
-//! Thousands of pairs with kills, stalls, refusals and clients that leave, on both roles: no engine is harmed, no load is left,
-//! every request ends once.
+//! Thousands of pairs over workers in processes of their own, with kills, stalls, refusals and clients that leave, on both
+//! roles: no engine is harmed, nothing is read twice, no load is left, every request ends once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_pd::Connector;
-use forebay_sim::{Fault, FaultRule, Scope, When, expected_text};
-use forebay_tests::{request, run_for};
+use forebay_sim::{Exchange, PairRole, expected_text};
+use forebay_tests::{Client, Process, Site, request, run_for, site};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::setting::{Setting, Shape, completion, text};
+use crate::setting::{Shape, completion, text};
 
 /// Requests, unless `PAIR_REQUESTS` says otherwise.
 const REQUESTS: usize = 1_000;
 const CLIENTS: usize = 16;
 
+/// A worker dies each so many requests, for so many requests; every third one only stops.
+const KILL_EACH: usize = 125;
+const GONE_FOR: usize = 40;
+
 const FLEET: Shape = Shape { prefills: 2, decodes: 6, connector: Connector::Nixl };
+
+const WORKER: &str = env!("CARGO_BIN_EXE_pair-worker");
 
 #[test]
 fn on_nixl() {
@@ -32,78 +40,116 @@ fn on_bootstrap() {
     survives(Connector::Bootstrap);
 }
 
-fn survives(connector: Connector) {
-    let asked = std::env::var("PAIR_REQUESTS").ok().and_then(|count| count.parse().ok());
-    let count: usize = asked.unwrap_or(REQUESTS);
-    run_for(Duration::from_secs(120 + count as u64 / 20), async {
-        let quick = |settings: &mut forebay::settings::Settings| {
-            settings.breaker.enabled = false;
-            settings.health.interval_secs = 1;
-            // Of prompts that a decode worker computes by itself.
-            settings.router.times.stream_idle = Some(Duration::from_secs(2));
-            settings.router.times.response_header = Some(Duration::from_secs(2));
-            let pairs = settings.router.pairs.as_mut().unwrap();
-            pairs.prefill_timeout = Some(Duration::from_secs(2));
-            pairs.first_byte_timeout = Some(Duration::from_secs(2));
-        };
-        let setting = Arc::new(FLEET.by(connector).start_with(|options| options.record = 0, quick).await);
-        misbehave(&setting);
-        let mut clients = JoinSet::new();
-        for client in 0..CLIENTS {
-            let setting = Arc::clone(&setting);
-            clients.spawn(async move {
-                let mut answered = 0;
-                for i in (client..count).step_by(CLIENTS) {
-                    answered += u64::from(one(&setting, i).await);
-                }
-                answered
-            });
-        }
-        let mut refusing = 0;
-        let mut answered = 0;
-        while !clients.is_empty() {
-            tokio::select! {
-                Some(ended) = clients.join_next() => answered += ended.unwrap(),
-                () = tokio::time::sleep(Duration::from_millis(300)) => {
-                    // One worker after the other goes away for a while.
-                    setting.site.workers[refusing].accept().await;
-                    refusing = (refusing + 3) % setting.site.workers.len();
-                    setting.site.workers[refusing].refuse_connections().await;
-                }
-            }
-        }
-        setting.site.workers[refusing].accept().await;
-        finished(&setting, count, answered).await;
-    });
+/// A worker's process. It keeps its port for all its lives.
+struct Remote {
+    process: Process,
+    url: String,
+    arguments: String,
 }
 
-/// Shares of all requests meet a fault, drawn from seeds.
-fn misbehave(setting: &Setting) {
-    let faults = [
-        (Fault::Status(503, String::new()), 0.02),
-        (Fault::InternalError, 0.01),
-        (Fault::Reset, 0.02),
-        (Fault::CloseBeforeHead, 0.01),
-        (Fault::CloseMidStream(1), 0.02),
-        (Fault::ErrorInStream(0), 0.01),
-        (Fault::HeadThenSilence, 0.002),
-        (Fault::NoHandOver, 0.01),
-        (Fault::IncompleteHandOver, 0.01),
-    ];
-    for (place, worker) in setting.site.workers.iter().enumerate() {
-        for (number, (fault, probability)) in faults.iter().enumerate() {
-            let seed = (place * 100 + number + 1) as u64;
-            let when = When::Share { probability: *probability, seed };
-            worker.add_fault(FaultRule { fault: fault.clone(), when, scope: Scope::Inference });
+impl Remote {
+    async fn start(port: &str, arguments: String) -> Self {
+        let mut process = Process::start(WORKER, &format!("--port {port} {arguments}"));
+        let url = process.event("listening").await["url"].as_str().unwrap().to_owned();
+        Self { process, url, arguments }
+    }
+
+    async fn restart(&mut self) {
+        *self = Self::start(self.url.rsplit(':').next().unwrap(), self.arguments.clone()).await;
+    }
+}
+
+/// How far the clients are.
+#[derive(Default)]
+struct Progress {
+    ended: AtomicUsize,
+    one_ended: Notify,
+}
+
+impl Progress {
+    async fn reaches(&self, count: usize) {
+        while self.ended.load(Ordering::Relaxed) < count {
+            self.one_ended.notified().await;
         }
     }
 }
 
+fn survives(connector: Connector) {
+    let asked = std::env::var("PAIR_REQUESTS").ok().and_then(|count| count.parse().ok());
+    let count: usize = asked.unwrap_or(REQUESTS);
+    run_for(Duration::from_secs(120 + count as u64 / 20), async {
+        let exchange = Exchange::default();
+        let ledger = exchange.serve().unwrap();
+        let shape = FLEET.by(connector);
+        let mut fleet = Vec::new();
+        for (place, role) in shape.roles().enumerate() {
+            let role = if role == PairRole::Prefill { "--prefill" } else { "" };
+            let arguments =
+                format!("{role} --connector {} --exchange {ledger} --seed {}", connector.as_str(), place + 1);
+            fleet.push(Remote::start("0", arguments).await);
+        }
+        let site = Arc::new(front(shape, &fleet).await);
+        let progress = Arc::new(Progress::default());
+        let mut clients = JoinSet::new();
+        for client in 0..CLIENTS {
+            let (site, progress) = (Arc::clone(&site), Arc::clone(&progress));
+            clients.spawn(async move {
+                let mut answered = 0;
+                for i in (client..count).step_by(CLIENTS) {
+                    answered += u64::from(one(&site, i).await);
+                    progress.ended.fetch_add(1, Ordering::Relaxed);
+                    progress.one_ended.notify_one();
+                }
+                answered
+            });
+        }
+        let hurt = hurt(&mut fleet, &progress, count).await;
+        let answered = clients.join_all().await.into_iter().sum();
+        finished(&site, &fleet, &exchange, (count, answered, hurt)).await;
+    });
+}
+
+/// The application, impatient, in front of them.
+async fn front(shape: Shape, fleet: &[Remote]) -> Site {
+    let limit = Some(Duration::from_secs(2));
+    let mut settings = shape.settings(fleet.iter().map(|worker| worker.url.clone()));
+    settings.breaker.enabled = false;
+    // Of prompts that a decode worker computes by itself.
+    (settings.router.times.stream_idle, settings.router.times.response_header) = (limit, limit);
+    let pairs = settings.router.pairs.as_mut().unwrap();
+    (pairs.prefill_timeout, pairs.first_byte_timeout) = (limit, limit);
+    Site { app: site::start(&settings).await, workers: Vec::new() }
+}
+
+/// One worker after the other goes away for a while, on both roles. How often.
+async fn hurt(fleet: &mut [Remote], progress: &Progress, count: usize) -> usize {
+    let mut hurt = 0;
+    loop {
+        let at = (hurt + 1) * KILL_EACH;
+        if at + GONE_FOR > count {
+            return hurt;
+        }
+        progress.reaches(at).await;
+        let places = fleet.len();
+        let victim = &mut fleet[hurt * 3 % places];
+        match hurt % 3 {
+            2 => victim.process.signal("-STOP").await,
+            _ => victim.process.kill().await,
+        }
+        progress.reaches(at + GONE_FOR).await;
+        match hurt % 3 {
+            2 => victim.process.signal("-CONT").await,
+            _ => victim.restart().await,
+        }
+        hurt += 1;
+    }
+}
+
 /// One request; true if its client got a right answer.
-async fn one(setting: &Setting, i: usize) -> bool {
+async fn one(site: &Site, i: usize) -> bool {
     let stream = i.is_multiple_of(2);
     let body = completion(&format!("prompt {i} {}", "word ".repeat(i % 50)), 4, stream);
-    let mut client = setting.site.client().await;
+    let mut client = site.client().await;
     client.send(&request("POST", "/v1/completions", &[], body.as_bytes())).await;
     if i.is_multiple_of(11) {
         tokio::time::sleep(Duration::from_millis((i % 7) as u64)).await;
@@ -118,14 +164,26 @@ async fn one(setting: &Setting, i: usize) -> bool {
     true
 }
 
-async fn finished(setting: &Setting, count: usize, answered: u64) {
-    for worker in &setting.site.workers {
-        worker.clear_faults();
+/// Requests that workers and the router still have.
+async fn load(site: &Site, fleet: &[Remote]) -> u64 {
+    let mut load = site.metric("forebay_in_flight", &[]).await;
+    for worker in fleet {
+        let metrics = Client::connect(&worker.url).await.get("/metrics").await.text();
+        load += site::sum(&metrics, "vllm:num_requests_running", &[]);
     }
-    setting.site.quiet().await;
-    setting.no_violation();
-    let metrics = setting.site.metrics().await;
-    let sum = |family: &str, labels: &[&str]| forebay_tests::site::sum(&metrics, family, labels);
+    load
+}
+
+async fn finished(
+    site: &Site,
+    fleet: &[Remote],
+    exchange: &Exchange,
+    (count, answered, hurt): (usize, u64, usize),
+) {
+    while load(site, fleet).await > 0 {}
+    assert_eq!(exchange.violations(), std::collections::BTreeMap::new());
+    let metrics = site.metrics().await;
+    let sum = |family: &str, labels: &[&str]| site::sum(&metrics, family, labels);
     assert_eq!(sum("forebay_requests_total", &["/v1/completions"]), count as u64);
     assert_eq!(sum("forebay_requests_total", &["panicked"]), 0);
     assert_eq!(sum("forebay_in_flight", &[]), 0);
@@ -134,8 +192,13 @@ async fn finished(setting: &Setting, count: usize, answered: u64) {
     let [handed_over, retries] =
         [sum("forebay_pd_pairs_total", &["handed_over"]), sum("forebay_pd_retries_total", &[])];
     println!(
-        "{count} requests, {pairs} pairs, {handed_over} handed over, {answered} right answers, {retries} retries"
+        "{count} requests = {} outcomes, {hurt} times a worker was killed or stopped, {pairs} pairs, {handed_over} handed \
+         over ({} by the workers' count), {answered} right answers, {retries} retries, violations {:?}, load 0",
+        sum("forebay_requests_total", &["/v1/completions"]),
+        exchange.transfers(),
+        exchange.violations(),
     );
-    assert!(pairs <= count as u64 && handed_over > pairs / 2 && retries > 0);
+    // A worker that was killed is back at the next probe, by when hundreds have found no prefill worker.
+    assert!(hurt >= 3 && pairs <= count as u64 && handed_over > pairs / 4 && retries > 0);
     assert!(answered > count as u64 * 7 / 10, "{answered} of {count}");
 }

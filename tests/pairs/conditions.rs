@@ -33,6 +33,7 @@ fn a_prompt_is_paired_from_exactly_the_threshold_on() {
         assert!(paired(&setting, &ids(100, 2)).await);
         assert_eq!(setting.site.metric("forebay_pd_bypasses_total", &["reason=\"short\""]).await, 1);
         setting.no_violation();
+        println!("--pd-threshold-tokens 100: 99 tokens go to a decode worker alone, 100 are paired");
     });
 }
 
@@ -52,6 +53,9 @@ fn a_prompt_is_paired_from_exactly_so_many_missing_tokens_on() {
         assert!(!paired(&setting, &long).await);
         assert_eq!(setting.site.metric("forebay_pd_bypasses_total", &["reason=\"cached\""]).await, 2);
         setting.no_violation();
+        println!(
+            "--pd-uncached-threshold-tokens 100: a lack of 99 goes to a decode worker alone, one of 100 is paired"
+        );
     });
 }
 
@@ -122,7 +126,13 @@ fn with_a_threshold_short_prompts_do_not_wait_behind_long_ones() {
     run(async {
         let [short_always, long_always] = first_tokens(0).await;
         let [short, long] = first_tokens(512).await;
-        println!("short: {short_always:?} -> {short:?}, long: {long_always:?} -> {long:?}");
+        let ratio = |with: Duration, without: Duration| with.as_secs_f64() / without.as_secs_f64();
+        println!(
+            "p50 to the first token, always paired -> with a threshold of 512: 40 tokens {short_always:.1?} -> {short:.1?} \
+             ({:.2} of it), 1500 tokens {long_always:.1?} -> {long:.1?} ({:.2} of it)",
+            ratio(short, short_always),
+            ratio(long, long_always),
+        );
         assert!(short < short_always / 2, "{short:?} {short_always:?}");
         // As far as a busy machine lets anybody tell.
         assert!(long < long_always.mul_f64(1.5), "{long:?} {long_always:?}");

@@ -48,6 +48,24 @@ fn a_prefill_worker_that_fails_is_followed_by_another_one() {
 }
 
 #[test]
+fn a_worker_that_asks_for_patience_gets_it_in_both_roles() {
+    run(async {
+        let setting = TWO_EACH.start().await;
+        for place in [0, 2] {
+            setting.site.workers[place].fail_next(1, Fault::TryLater(60));
+        }
+        for _ in 0..8 {
+            answered(&setting, true).await;
+        }
+        let asked: Vec<usize> =
+            setting.site.workers.iter().map(|worker| worker.requests_to("/v1/completions").len()).collect();
+        // The first pair went to the busy ones first; they are left alone from then on.
+        assert_eq!((asked[0], asked[2]), (1, 1), "{asked:?}");
+        assert_eq!(asked[1] + asked[0], 8 + 2, "{asked:?}");
+    });
+}
+
+#[test]
 fn without_prefill_workers_the_decode_worker_computes_the_prompt() {
     run(async {
         for stream in [false, true] {
@@ -75,6 +93,43 @@ fn a_prefill_worker_that_hands_nothing_usable_over_costs_a_recompute_and_harms_n
             assert_eq!(setting.recomputes("no_hand_over").await, 1);
             let leg = setting.decode(0).requests_to("/v1/completions").pop().unwrap();
             assert!(!leg.text().contains("kv_transfer_params"), "{}", leg.text());
+        }
+    });
+}
+
+#[test]
+fn a_decode_worker_does_not_wait_for_a_prefill_worker_that_is_gone() {
+    run(async {
+        for connector in [Connector::NixlPush, Connector::Bootstrap] {
+            for prefills in [1, 2] {
+                let shape = Shape { prefills, decodes: 1, connector };
+                let setting = shape.start_with(|_| (), |s| s.health.failure_threshold = 1).await;
+                for _ in 0..4 {
+                    // So that all know each other.
+                    answered(&setting, false).await;
+                }
+                let before: Vec<_> =
+                    (0..prefills).map(|i| setting.prefill(i).requests_to("/v1/completions").len()).collect();
+                let gate = setting.decode(0).hold(Stage::BeforeHead);
+                let body = completion("a prompt", 4, true);
+                let mut client = setting.site.client().await;
+                client.send(&forebay_tests::request("POST", "/v1/completions", &[], body.as_bytes())).await;
+                gate.wait_held(1).await;
+                let asked = |i: &usize| setting.prefill(*i).requests_to("/v1/completions").len() > before[*i];
+                until("it was prefilled", || (0..prefills).any(|i| asked(&i))).await;
+                let prefiller = (0..prefills).find(asked).unwrap();
+                setting.prefill(prefiller).wait_until(|stats| stats.open_inference == 0).await;
+                setting.prefill(prefiller).set_health(500);
+                setting.site.wait_eligible(prefiller, false).await;
+                // The first leg is given up, and there is another one.
+                setting.decode(0).wait_until(|stats| stats.aborted > 0).await;
+                gate.release();
+                let answer = client.answer().await.unwrap();
+                assert_eq!(text(&answer.body), expected_text("/v1/completions", body.as_bytes()).unwrap());
+                setting.site.quiet().await;
+                setting.no_violation();
+                assert_eq!(setting.recomputes("no_prefill").await, u64::from(prefills == 1), "{connector:?}");
+            }
         }
     });
 }
@@ -138,6 +193,41 @@ fn a_decode_worker_that_may_have_read_it_means_both_legs_again() {
             let decoded: usize = (0..2).map(|i| setting.decode(i).requests_to("/v1/completions").len()).sum();
             let retried = setting.site.metric("forebay_pd_retries_total", &["decode"]).await;
             assert_eq!((prefilled, decoded, retried), (5, 5, 1), "{fault:?}");
+        }
+    });
+}
+
+/// What engines send before they know whether they get the blocks must not keep a pair from being done again.
+#[test]
+fn an_error_behind_the_opening_of_a_stream_means_both_legs_again() {
+    run(async {
+        let says = r#""messages":[{"role":"user","content":"x"}],"max_tokens":3"#;
+        let cases = [
+            ("/v1/chat/completions", says, Fault::ErrorInStream(1)),
+            ("/v1/messages", says, Fault::ErrorInStream(1)),
+            ("/v1/responses", r#""input":"x","max_output_tokens":3"#, Fault::CloseMidStream(2)),
+        ];
+        for (path, body, fault) in cases {
+            for shape in [TWO_EACH, ONE_EACH] {
+                let setting = shape.start().await;
+                setting.decode(0).add_fault(next(fault.clone()));
+                let body = format!(r#"{{"model":"tiny","stream":true,{body}}}"#);
+                let wanted = expected_text(path, body.as_bytes()).unwrap();
+                // Until the first decode worker was chosen, too.
+                for _ in 0..4 {
+                    let answer = setting.site.client().await.post(path, &body).await;
+                    assert_eq!(answer.status(), 200, "{path}: {}", answer.text());
+                    assert!(!answer.text().contains("\"error\""), "{path}: {}", answer.text());
+                    assert!(
+                        answer.text().contains(wanted.split(' ').next().unwrap()),
+                        "{path}: {}",
+                        answer.text()
+                    );
+                    setting.site.quiet().await;
+                }
+                assert_eq!(setting.site.metric("forebay_pd_retries_total", &["decode"]).await, 1, "{path}");
+                setting.no_violation();
+            }
         }
     });
 }

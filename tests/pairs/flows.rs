@@ -167,6 +167,39 @@ fn old_workers_counts_of_cached_tokens_are_put_right() {
     });
 }
 
+/// Each count of this name in an answer.
+fn counts(answer: &str, name: &str) -> Vec<u64> {
+    let name = format!("\"{name}\":");
+    let digits = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    answer.match_indices(&name).map(|(at, _)| digits(&answer[at + name.len()..])).collect()
+}
+
+#[test]
+fn the_messages_api_counts_cached_tokens_apart_and_has_them_put_right_too() {
+    run(async {
+        let setting = ONE_EACH.start_with(|options| options.version = "0.22.0".to_owned(), |_| ()).await;
+        let mut client = setting.site.client().await;
+        let prompt = "word ".repeat(100);
+        for stream in [false, true] {
+            let mut sums = Vec::new();
+            for round in 0..2 {
+                let body = format!(
+                    r#"{{"messages":[{{"role":"user","content":"{stream} {prompt}"}}],"max_tokens":2,"stream":{stream}}}"#
+                );
+                let answer = client.post("/v1/messages", &body).await.text();
+                let read = counts(&answer, "cache_read_input_tokens");
+                let rest = counts(&answer, "input_tokens");
+                // A stream tells at its start and at its end.
+                assert_eq!((read.len(), rest.len()), if stream { (2, 2) } else { (1, 1) }, "{answer}");
+                assert!(read.iter().all(|read| (*read > 0) == (round == 1)), "{answer}");
+                sums.extend(read.iter().zip(rest).map(|(read, rest)| read + rest));
+            }
+            assert!(sums.iter().all(|sum| *sum == sums[0] && *sum > 100), "{sums:?}");
+        }
+        setting.no_violation();
+    });
+}
+
 #[test]
 fn a_batch_goes_through_rooms_and_elsewhere_to_a_decode_worker_alone() {
     run(async {

@@ -13,6 +13,8 @@ mod internals;
 #[cfg(test)]
 mod ranks;
 #[cfg(test)]
+mod records;
+#[cfg(test)]
 mod reports;
 #[cfg(test)]
 mod setting;

@@ -55,22 +55,37 @@ impl Shape {
         change: impl FnOnce(&mut Settings),
     ) -> Setting {
         let exchange = Exchange::default();
-        let roles = [(PairRole::Prefill, self.prefills), (PairRole::Decode, self.decodes)];
-        let workers = roles.into_iter().flat_map(|(role, count)| std::iter::repeat_n(role, count));
-        let workers: Vec<Worker> = workers
+        let workers: Vec<Worker> = self
+            .roles()
             .map(|role| {
                 let mut made = self.options(role, &exchange);
                 options(&mut made);
                 site::worker(made)
             })
             .collect();
-        let role = |i| match i < self.prefills {
-            true => {
-                Role::Prefill { bootstrap_port: (self.connector == Connector::Bootstrap).then_some(8998) }
-            }
-            false => Role::Decode,
+        let mut settings = self.settings(workers.iter().map(|worker| worker.url()));
+        change(&mut settings);
+        Setting {
+            site: Site { app: site::start(&settings).await, workers },
+            exchange,
+            prefills: self.prefills,
+        }
+    }
+
+    /// Prefill workers first.
+    pub(crate) fn roles(self) -> impl Iterator<Item = PairRole> {
+        let roles = [(PairRole::Prefill, self.prefills), (PairRole::Decode, self.decodes)];
+        roles.into_iter().flat_map(|(role, count)| std::iter::repeat_n(role, count))
+    }
+
+    /// In front of workers with these URLs, in order of their roles.
+    pub(crate) fn settings(self, urls: impl Iterator<Item = String>) -> Settings {
+        let bootstrap_port = (self.connector == Connector::Bootstrap).then_some(8998);
+        let role = |role| match role {
+            PairRole::Prefill => Role::Prefill { bootstrap_port },
+            PairRole::Decode => Role::Decode,
         };
-        let roster = workers.iter().enumerate().map(|(i, worker)| (worker.url().parse().unwrap(), role(i)));
+        let roster = urls.zip(self.roles()).map(|(url, kind)| (url.parse().unwrap(), role(kind)));
         let policy = PolicySettings {
             kind: PolicyKind::LeastLoaded,
             load: LoadKind::Tokens,
@@ -79,12 +94,7 @@ impl Shape {
         let mut settings = site::settings(PolicyKind::LeastLoaded, &[]);
         settings.roles = Some(RoleSettings { workers: roster.collect(), prefill_policy: policy });
         settings.router.pairs = Some(PairSettings { connector: self.connector, ..PairSettings::default() });
-        change(&mut settings);
-        Setting {
-            site: Site { app: site::start(&settings).await, workers },
-            exchange,
-            prefills: self.prefills,
-        }
+        settings
     }
 }
 

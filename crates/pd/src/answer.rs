@@ -7,10 +7,11 @@ use bytes::Bytes;
 use forebay_openai::{Change, Members, Splices};
 use memchr::memmem::Finder;
 
-use crate::hand_over::FIELD;
+use crate::hand_over::{FIELD, number};
 
 static INTERNAL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"kv_transfer_params\""));
-static CACHED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"cached_tokens\""));
+/// The start of `cached_tokens` and of `cache_read_input_tokens`.
+static CACHED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"cache"));
 
 /// What has to be put right in one answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,20 +61,21 @@ impl Correction {
     /// `None` if it is no JSON object.
     fn edited(&self, json: &Bytes) -> Option<Bytes> {
         let mut splices = Splices::default();
-        let mut response = None;
+        let mut inner = None;
         let mut usage = None;
         for member in Members::new(json).ok()? {
             let member = member.ok()?;
             match &json[member.key.raw] {
-                b"response" => response = Some(member.value.start),
+                b"response" => inner = Some(("response", member.value.start)),
+                b"message" => inner = Some(("message", member.value.start)),
                 b"usage" => usage = Some(member.value.start),
                 _ => {}
             }
         }
         splices.change(json, &[], &[Change::Cut(FIELD)]).ok()?;
-        // Events of the Responses API carry the whole object.
-        if let Some(at) = response.filter(|at| json[*at] == b'{') {
-            splices.change(json, &["response"], &[Change::Cut(FIELD)]).ok()?;
+        // Events of the Responses API carry the whole object, and so does the first one of the Messages API.
+        if let Some((name, at)) = inner.filter(|(_, at)| json[*at] == b'{') {
+            splices.change(json, &[name], &[Change::Cut(FIELD)]).ok()?;
             for member in Members::nested(json, at).ok()? {
                 let member = member.ok()?;
                 if &json[member.key.raw] == b"usage" {
@@ -91,15 +93,25 @@ impl Correction {
         let Some(cached) = self.cached_tokens else { return };
         let details = [&b"prompt_tokens_details"[..], b"input_tokens_details"];
         let inside = |at| Members::nested(json, at).into_iter().flatten().flatten();
-        for member in inside(at).filter(|member| details.contains(&&json[member.key.raw.clone()])) {
-            if json[member.value.start] != b'{' {
-                continue;
-            }
-            for detail in inside(member.value.start) {
-                if &json[detail.key.raw] == b"cached_tokens" {
-                    splices.replace(detail.value, cached.to_string().into());
+        let (mut read, mut rest) = (None, None);
+        for member in inside(at) {
+            match &json[member.key.raw] {
+                b"cache_read_input_tokens" => read = Some(member.value),
+                b"input_tokens" => rest = Some(member.value),
+                name if details.contains(&name) && json[member.value.start] == b'{' => {
+                    let counts = inside(member.value.start);
+                    for count in counts.filter(|count| &json[count.key.raw.clone()] == b"cached_tokens") {
+                        splices.replace(count.value, cached.to_string().into());
+                    }
                 }
+                _ => {}
             }
+        }
+        // The Messages API counts the cached part of a prompt apart from the rest.
+        let (Some(read), Some(rest)) = (read, rest) else { return };
+        if let (Some(was), Some(others)) = (number(&json[read.clone()]), number(&json[rest.clone()])) {
+            splices.replace(read, cached.to_string().into());
+            splices.replace(rest, others.saturating_add(was).saturating_sub(cached).to_string().into());
         }
     }
 }
@@ -148,6 +160,25 @@ mod tests {
             CORRECTION.of_records(records),
             &b"data: {\"choices\":[{\"text\":\"a\"}]}\n\nevent: x\r\ndata:  {\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":96}}} \r\n\r\ndata: [DONE]\n\n"[..]
         );
+    }
+
+    #[test]
+    fn the_messages_api_counts_the_cached_part_apart() {
+        assert_eq!(
+            whole(
+                r#"{"type":"message","usage":{"input_tokens":4,"output_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":100}}"#
+            ),
+            r#"{"type":"message","usage":{"input_tokens":8,"output_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":96}}"#
+        );
+        let records = Bytes::from_static(
+            b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"cache_read_input_tokens\":100,\"input_tokens\":4}}}\n\n",
+        );
+        assert_eq!(
+            CORRECTION.of_records(records),
+            &b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"cache_read_input_tokens\":96,\"input_tokens\":8}}}\n\n"[..]
+        );
+        let untold = r#"{"usage":{"input_tokens":104,"cache_read_input_tokens":null}}"#;
+        assert_eq!(whole(untold), untold);
     }
 
     #[test]

@@ -66,6 +66,14 @@ impl Connector {
         }
     }
 
+    /// Whether a decode worker goes on waiting for a prefill worker that is gone.
+    pub const fn waits_for_peer(self) -> bool {
+        match self {
+            Self::NixlPush | Self::Bootstrap => true,
+            Self::Nixl => false,
+        }
+    }
+
     /// The order of the legs, given whether the prefill worker's coordinates are known.
     pub const fn order(self, peer_known: bool) -> Order {
         match self {

@@ -101,11 +101,18 @@ impl Prefilled {
     fn usage(&mut self, answer: &[u8], at: usize) -> Result<(), BodyError> {
         // A worker that does not say how much it had cached is taken to have had nothing.
         self.cached_tokens = Some(0);
+        // The Messages API counts what was cached, and what will be, apart from the rest.
+        let mut apart = 0_u64;
         for member in Members::nested(answer, at)? {
             let member = member?;
             let raw = &answer[member.value.clone()];
             match &answer[member.key.raw.clone()] {
                 b"prompt_tokens" | b"input_tokens" => self.prompt_tokens = number(raw),
+                b"cache_read_input_tokens" => {
+                    self.cached_tokens = Some(number(raw).unwrap_or(0));
+                    apart = apart.saturating_add(number(raw).unwrap_or(0));
+                }
+                b"cache_creation_input_tokens" => apart = apart.saturating_add(number(raw).unwrap_or(0)),
                 b"prompt_tokens_details" | b"input_tokens_details" if raw.starts_with(b"{") => {
                     for detail in Members::nested(answer, member.value.start)? {
                         let detail = detail?;
@@ -117,6 +124,7 @@ impl Prefilled {
                 _ => {}
             }
         }
+        self.prompt_tokens = self.prompt_tokens.map(|tokens| tokens.saturating_add(apart));
         Ok(())
     }
 }
@@ -182,6 +190,13 @@ mod tests {
         let hand_over = prefilled.hand_over.unwrap();
         assert_eq!(&hand_over.raw()[..], WHOLE.as_bytes());
         assert_eq!((prefilled.prompt_tokens, prefilled.cached_tokens), (Some(33), Some(7)));
+    }
+
+    #[test]
+    fn a_prompt_of_the_messages_api_is_all_its_parts() {
+        let answer = r#"{"usage":{"input_tokens":4,"cache_creation_input_tokens":3,"cache_read_input_tokens":96},"kv_transfer_params":null}"#;
+        let prefilled = Prefilled::read(&Bytes::from(answer), Connector::Nixl, 0).unwrap();
+        assert_eq!((prefilled.prompt_tokens, prefilled.cached_tokens), (Some(103), Some(96)));
     }
 
     #[test]

@@ -45,6 +45,11 @@ struct Line<'a> {
     worker: Option<&'a str>,
     #[serde(flatten)]
     decision: Option<Decision>,
+    /// Id of the prefill/decode pair that it became, and how that ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    room: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pair: Option<&'static str>,
     attempts: u32,
     /// 0 if the client was sent none.
     status: u16,
@@ -112,6 +117,8 @@ impl<'a> Line<'a> {
                 key_bytes: choice.key_len,
                 predicted_uncached_tokens: choice.uncached_tokens,
             }),
+            room: account.attempts.pair.map(|pair| pair.room),
+            pair: account.attempts.pair.map(|pair| pair.outcome.as_str()),
             attempts: account.attempts.count,
             status: account.status,
             outcome: account.outcome.as_str(),
@@ -150,7 +157,7 @@ impl<'a> Line<'a> {
 }
 
 /// The names in a line, in the order of a line for people.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 23] = [
     "time",
     "status",
     "outcome",
@@ -161,6 +168,8 @@ const NAMES: [&str; 21] = [
     "matched_bytes",
     "key_bytes",
     "predicted_uncached_tokens",
+    "room",
+    "pair",
     "attempts",
     "ttfb_ms",
     "first_token_ms",

@@ -12,6 +12,7 @@ use forebay_workers::{Worker, World};
 use http::HeaderValue;
 
 use crate::outcome::Outcome;
+use crate::pairs::PairOutcome;
 use crate::route::Route;
 
 /// The facts of one request. Handles, not copies: making one costs no allocation.
@@ -65,8 +66,19 @@ pub struct Attempts {
     pub prefill: Option<Choice>,
     /// The number of `last` in the record of decisions, if there is one.
     pub noted: Option<u64>,
+    /// The prefill/decode pair that it became, if it did.
+    pub pair: Option<Paired>,
     /// Where whoever lists the requests under way reads which worker has it.
     pub(crate) place: Option<Arc<Place>>,
+}
+
+/// The prefill/decode pair that a request became.
+#[derive(Debug, Clone, Copy)]
+pub struct Paired {
+    /// The id of its last attempt.
+    pub room: u64,
+    /// How it ended.
+    pub outcome: PairOutcome,
 }
 
 impl Attempts {
@@ -118,6 +130,7 @@ impl Account {
             prompt_tokens: self.tokens.prompt_tokens,
             cached_tokens: self.tokens.cached_tokens,
             completion_tokens: self.tokens.completion_tokens,
+            room: self.attempts.pair.map(|pair| pair.room),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What one pair has been through: its plan, the workers it asked, what they answered. It sends nothing.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_pd::{Correction, HandOver, Happened, LegFailure, LegKind, Plan, Room, Step};
 use forebay_workers::{Pool, Selected, Tried, Worker};
@@ -16,6 +16,9 @@ use crate::leg::Leg;
 use crate::pairs::{PairCount, Pairs};
 use crate::prefill::PrefillEnd;
 use crate::retry::Budget;
+
+/// Between two looks at a prefill worker that a decode worker waits for.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// What both legs of one attempt share.
 pub(crate) struct Legs {
@@ -125,9 +128,21 @@ impl Course<'_> {
                 }
                 Happened::DecodeFailed(LegFailure::Broken)
             }
+            DecodeEnd::BrokeAtOnce(failure) => {
+                self.failure = Some(failure);
+                self.suspect_prefiller();
+                Happened::DecodeFailed(LegFailure::Doubtful)
+            }
             DecodeEnd::TimedOut => Happened::DecodeFailed(LegFailure::TimedOut),
         };
         self.next(happened)
+    }
+
+    /// The prefill worker is down, and the decode worker waits for it in vain.
+    pub(crate) fn prefiller_lost(&mut self) -> Step {
+        self.failure = Some(Failure::WorkerDied);
+        self.suspect_prefiller();
+        self.next(Happened::DecodeFailed(LegFailure::Broken))
     }
 
     fn suspect_prefiller(&mut self) {
@@ -169,6 +184,13 @@ impl Course<'_> {
             Some(legs) => Failure::InPair { room: legs.room.number(), cause: Box::new(cause) },
             None => cause,
         }
+    }
+}
+
+/// Resolves when a prefill worker is down that a decode worker waits for, which does not see that by itself.
+pub(crate) async fn lost(prefiller: &Worker) {
+    while prefiller.is_well() {
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -2,6 +2,7 @@
 //! nobody.
 
 use std::future::poll_fn;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -9,22 +10,30 @@ use forebay_openai::{RecordKind, SseScanner};
 use forebay_pd::{Correction, Endpoint, LegFailure};
 use forebay_workers::Guard;
 use http::header::CONTENT_LENGTH;
+use memchr::memmem::Finder;
 
 use crate::attempt::{Attempt, AttemptError};
 use crate::classify::Asked;
 use crate::failure::Failure;
+use crate::forward::heed_pause;
 use crate::forwarded::{Chosen, Forwarded};
 use crate::headers::is_event_stream;
 use crate::leg::Leg;
 use crate::outcome::Outcome;
 use crate::prefill::bad;
+use crate::retry::Again;
 use crate::upstream::{Answer, BodyError, Upstream};
 
 /// Longest answer that is held whole, in bytes. A longer one is a failure of the worker.
 const ANSWER_LIMIT: usize = 1024 * 1024 * 1024;
 
-/// Records that open an answer of the Responses API before anything is computed.
-const OPENING: [&[u8]; 2] = [b"event: response.created", b"event: response.in_progress"];
+/// Events that open an answer before anything is known of the blocks.
+const OF_RESPONSES: [&[u8]; 2] = [b"event: response.created", b"event: response.in_progress"];
+const OF_MESSAGES: [&[u8]; 2] = [b"event: message_start", b"event: ping"];
+
+/// What the first chunk of a chat holds, which says no more than who will speak.
+static OF_CHAT: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new(br#""delta":{"role":"assistant","content":""}"#));
 
 /// How a decode leg ended, or began to answer.
 pub(crate) enum DecodeEnd {
@@ -36,6 +45,8 @@ pub(crate) enum DecodeEnd {
     Unsent(Failure),
     /// There is no answer. `by_age` says that a kept connection may just have been too old.
     Broken { failure: Failure, by_age: bool },
+    /// It broke off before anything was computed: some engines say in this way that they could not fetch the blocks.
+    BrokeAtOnce(Failure),
     /// It took too long.
     TimedOut,
 }
@@ -80,11 +91,13 @@ impl DecodeLeg<'_> {
             }
         };
         let status = bad(answer.status);
+        heed_pause(Again::of(answer.status), &answer, guard.worker());
         let leg = Leg::new(guard, Outcome::of_status(answer.status).verdict(), self.chosen_ms);
         if let Some(failure) = status {
             return answered(failure, answer, leg);
         }
-        let begun = if is_event_stream(&answer.headers) {
+        let is_stream = is_event_stream(&answer.headers);
+        let begun = if is_stream {
             self.first_record(&mut answer.body).await
         } else {
             self.whole(&mut answer).await.map(|()| RecordKind::Data)
@@ -97,6 +110,9 @@ impl DecodeLeg<'_> {
             }
             Err(error) => {
                 tracing::warn!(worker = leg.worker().name(), %error, "the answer of a decode leg broke off");
+                if is_stream && self.endpoint == Endpoint::Responses {
+                    return DecodeEnd::BrokeAtOnce(Failure::WorkerDied);
+                }
                 leg.broke();
                 DecodeEnd::Broken { failure: Failure::WorkerDied, by_age: false }
             }
@@ -136,7 +152,13 @@ impl DecodeLeg<'_> {
     }
 
     fn is_opening(&self, record: &[u8]) -> bool {
-        self.endpoint == Endpoint::Responses && OPENING.iter().any(|line| record.starts_with(line))
+        let starts = |lines: &[&[u8]]| lines.iter().any(|line| record.starts_with(line));
+        match self.endpoint {
+            Endpoint::Responses => starts(&OF_RESPONSES),
+            Endpoint::Messages => starts(&OF_MESSAGES),
+            Endpoint::Chat => OF_CHAT.find(record).is_some(),
+            Endpoint::Completions | Endpoint::Generate => false,
+        }
     }
 }
 

@@ -355,7 +355,7 @@ impl Course {
 }
 
 /// A busy worker may say for how long it wants to be left alone.
-fn heed_pause(again: Again, answer: &Answer, worker: &Worker) {
+pub(crate) fn heed_pause(again: Again, answer: &Answer, worker: &Worker) {
     if let (Again::Busy, Some(pause)) = (again, pause(&answer.headers)) {
         let until = clock::now_ms() + u64::try_from(pause.as_millis()).unwrap_or(0);
         worker.host().pause(until);

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use forebay_pd::Correction;
+use forebay_pd::{Correction, Room};
 use forebay_policy::{Choice, Policy};
 use forebay_workers::Selected;
 
-use crate::account::Attempts;
+use crate::account::{Attempts, Paired};
 use crate::leg::Leg;
 use crate::line::InLine;
+use crate::pairs::PairOutcome;
 use crate::upstream::Answer;
 
 /// A worker's answer, and the load that goes with it.
@@ -32,6 +33,18 @@ impl<'q> Progress<'_, 'q> {
     /// A worker was chosen.
     pub(crate) fn chosen(&mut self, selected: &Selected) {
         self.attempts.note(selected.choice, selected.noted);
+    }
+
+    /// An attempt at a pair begins under this id. If nothing else is told of it, the client has left.
+    pub(crate) fn paired(&mut self, room: Room) {
+        self.attempts.pair = Some(Paired { room: room.number(), outcome: PairOutcome::Abandoned });
+    }
+
+    /// The pair has ended, if there was an attempt at it.
+    pub(crate) fn pair_ended(&mut self, outcome: PairOutcome) {
+        if let Some(pair) = &mut self.attempts.pair {
+            pair.outcome = outcome;
+        }
     }
 
     /// The same for somebody else, for a while, who will note `first` again if there is one.

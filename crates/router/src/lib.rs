@@ -88,7 +88,7 @@ pub use emptying::{Emptied, Said};
 pub use headers::TRIAL_NAME_LIMIT;
 pub use lines::Lines;
 pub use metrics::RouterMetrics;
-pub use pairs::{Inject, PairSettings, Pairs};
+pub use pairs::{Inject, PairOutcome, PairSettings, Pairs};
 pub use record::Books;
 pub use relay::ResponseBody;
 pub use reset::{ResetDone, ResetOrder, ResetRefused};

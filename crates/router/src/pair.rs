@@ -10,7 +10,7 @@ use forebay_policy::{Ask, Choice};
 use forebay_workers::{Asker, Pool, Selected, Tried};
 
 use crate::classify::{Asked, PairAsk};
-use crate::course::{Course, Legs};
+use crate::course::{Course, Legs, lost};
 use crate::decode::DecodeEnd;
 use crate::failure::Failure;
 use crate::forward::{Forward, exhausted, note};
@@ -153,6 +153,7 @@ impl<'a> Pair<'a> {
         let prefiller = Arc::clone(selected.guard.worker());
         let connector = self.pairs.settings.connector;
         let room = self.pairs.room();
+        progress.paired(room);
         tracing::debug!(
             %room,
             connector = connector.as_str(),
@@ -209,6 +210,7 @@ impl<'a> Pair<'a> {
                     let end = self.heed_decode(course, end).await?;
                     course.decode_ended(end, &decoder, None)
                 }
+                () = lost(&legs.prefiller), if !prefilling && connector.waits_for_peer() => course.prefiller_lost(),
                 else => Step::GiveUp,
             };
             if step != Step::Wait {
@@ -247,7 +249,13 @@ impl<'a> Pair<'a> {
         let body = pairing.decode(&self.asked.body, &hand_over).map_err(broken)?;
         let head = self.head(&legs, body.len());
         let leg = self.decode_leg(&head, body, place.choice, course.correction);
-        let end = self.heed_decode(course, leg.run(place.guard).await).await?;
+        let waits = self.pairs.settings.connector.waits_for_peer();
+        let end = tokio::select! {
+            biased;
+            end = leg.run(place.guard) => end,
+            () = lost(&legs.prefiller), if waits => return Ok(course.prefiller_lost()),
+        };
+        let end = self.heed_decode(course, end).await?;
         Ok(course.decode_ended(end, &decoder, Some(hand_over)))
     }
 
@@ -298,6 +306,7 @@ impl<'a> Pair<'a> {
             Step::GiveDecode => (PairOutcome::HandedOver, course.from_decode.take()),
             Step::TimedOut(leg) => {
                 course.count.outcome = PairOutcome::TimedOut;
+                progress.pair_ended(PairOutcome::TimedOut);
                 return Err(self.timed_out(&course, leg));
             }
             Step::GiveUp | Step::Wait | Step::Prefill | Step::Both | Step::Decode(_) => {
@@ -305,6 +314,7 @@ impl<'a> Pair<'a> {
             }
         };
         course.count.outcome = outcome;
+        progress.pair_ended(outcome);
         if let (PairOutcome::HandedOver, Some(prefilled)) = (outcome, course.prefilled) {
             self.pairs.metrics.hand_over.observe(prefilled.elapsed().as_secs_f64());
         }
@@ -329,6 +339,7 @@ impl<'a> Pair<'a> {
         }
         self.pairs.metrics.recomputed(why);
         course.count.outcome = PairOutcome::Recomputed;
+        progress.pair_ended(PairOutcome::Recomputed);
         let place = course.place.take();
         drop(course);
         let lent = progress.lend(place.as_ref());

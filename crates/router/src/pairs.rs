@@ -58,7 +58,7 @@ impl Default for PairSettings {
 
 /// How a pair ended, as far as it is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PairOutcome {
+pub enum PairOutcome {
     /// The decode worker's answer began.
     HandedOver,
     /// A decode worker computed the prompt by itself.
@@ -76,7 +76,8 @@ pub(crate) enum PairOutcome {
 }
 
 impl PairOutcome {
-    const ALL: [Self; 7] = [
+    /// All of them.
+    pub const ALL: [Self; 7] = [
         Self::HandedOver,
         Self::Recomputed,
         Self::Rejected,
@@ -86,7 +87,8 @@ impl PairOutcome {
         Self::Abandoned,
     ];
 
-    const fn as_str(self) -> &'static str {
+    /// Name in metrics, logs and reports.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::HandedOver => "handed_over",
             Self::Recomputed => "recomputed",

@@ -10,6 +10,7 @@ use crate::attempt::{Attempt, AttemptError};
 use crate::classify::Asked;
 use crate::clock;
 use crate::failure::Failure;
+use crate::forward::heed_pause;
 use crate::forwarded::Forwarded;
 use crate::leg::Leg;
 use crate::outcome::{Outcome, Verdict};
@@ -66,6 +67,7 @@ impl PrefillLeg<'_> {
             Err(error) => return failed(error, guard),
         };
         if let Some(failure) = bad(answer.status) {
+            heed_pause(Again::of(answer.status), &answer, guard.worker());
             let whole = Outcome::of_status(answer.status).verdict();
             let leg = Leg::new(guard, whole, self.chosen_ms);
             return PrefillEnd::Answered(failure, Box::new(Forwarded::of_leg(answer, leg)));

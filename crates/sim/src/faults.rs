@@ -70,6 +70,8 @@ pub enum Fault {
     Scaling,
     /// 429.
     TooManyRequests,
+    /// 429, and not to be asked again for so many seconds.
+    TryLater(u16),
     /// 500 with the sanitised message.
     InternalError,
     /// 500 of a dead engine; `/health` answers 503 from then on.
@@ -119,6 +121,7 @@ impl FromStr for Fault {
             "paused" => Self::Paused,
             "scaling" => Self::Scaling,
             "too-many-requests" => Self::TooManyRequests,
+            "try-later" => Self::TryLater(status(1)),
             "internal-error" => Self::InternalError,
             "engine-dead" => Self::EngineDead,
             _ => return Err(UnknownFault(text.to_owned())),

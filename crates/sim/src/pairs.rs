@@ -1,15 +1,12 @@
-//! Prefill and decode workers: what the one holds for the other, checked as strictly as an engine would, and everything
-//! counted that would have killed, hung or misled one. No sockets.
+//! Prefill and decode workers: what comes of a leg, checked as strictly as an engine would. The ledger is the exchange's.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::answer::{Answer, Record, SANITISED, error_body};
-use crate::lock::Held;
+use crate::exchange::Exchange;
 use crate::prompt::Ask;
 use crate::request::Request;
 use crate::routes::Generating;
@@ -17,7 +14,8 @@ use crate::sse;
 use crate::state::State;
 
 /// What a worker does of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum PairRole {
     /// The prompt.
     Prefill,
@@ -36,6 +34,19 @@ pub enum Handing {
     Room,
 }
 
+impl Handing {
+    /// By the name that forebay has for it.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "nixl" => Some(Self::Pull),
+            "nixl_push" => Some(Self::Push),
+            "bootstrap" => Some(Self::Room),
+            _ => None,
+        }
+    }
+}
+
 /// A worker's part in pairs.
 #[derive(Clone, Debug)]
 pub struct PairOptions {
@@ -47,127 +58,6 @@ pub struct PairOptions {
     pub lease: Duration,
     /// Shared by all workers that hand over to each other.
     pub exchange: Exchange,
-}
-
-/// What prefill workers hold for decode workers, and what went wrong.
-#[derive(Clone, Debug, Default)]
-pub struct Exchange(Arc<Mutex<Ledger>>);
-
-#[derive(Debug, Default)]
-struct Ledger {
-    engines: HashMap<String, HashMap<String, Grant>>,
-    /// Legs that have come by the id that they share: prompts of the prefill leg and of the decode leg.
-    shared: HashMap<String, [Option<u64>; 2]>,
-    violations: BTreeMap<&'static str, u64>,
-    transfers: u64,
-    last_id: u64,
-}
-
-/// Blocks of one prompt.
-#[derive(Debug)]
-struct Grant {
-    prompt: u64,
-    until: Instant,
-    is_taken: bool,
-}
-
-impl Exchange {
-    /// What would have harmed an engine, by name, since the start.
-    #[must_use]
-    pub fn violations(&self) -> BTreeMap<&'static str, u64> {
-        self.0.held().violations.clone()
-    }
-
-    /// Prompts that were handed over.
-    #[must_use]
-    pub fn transfers(&self) -> u64 {
-        self.0.held().transfers
-    }
-
-    /// Blocks that nobody has fetched and whose lease has not ended.
-    #[must_use]
-    pub fn pinned(&self) -> usize {
-        let now = Instant::now();
-        let held = self.0.held();
-        held.engines
-            .values()
-            .flat_map(HashMap::values)
-            .filter(|grant| !grant.is_taken && grant.until > now)
-            .count()
-    }
-
-    /// Every engine has restarted: what they held is gone, and nobody is reached under the old names.
-    pub fn forget_all(&self) {
-        self.0.held().engines.clear();
-    }
-
-    fn violated(&self, what: &'static str) {
-        *self.0.held().violations.entry(what).or_default() += 1;
-    }
-
-    /// An engine begins, under a name of its own.
-    pub(crate) fn join(&self) -> String {
-        let mut held = self.0.held();
-        held.last_id += 1;
-        let engine = format!("engine-{}", held.last_id);
-        held.engines.insert(engine.clone(), HashMap::new());
-        engine
-    }
-
-    /// It ends, and with it everything that it held.
-    pub(crate) fn leave(&self, engine: &str) {
-        self.0.held().engines.remove(engine);
-    }
-
-    fn grant(&self, engine: &str, request: &str, grant: Grant) {
-        self.0.held().engines.entry(engine.to_owned()).or_default().insert(request.to_owned(), grant);
-    }
-
-    /// A decode worker reads blocks; false if the engine that holds them is gone.
-    fn take(&self, engine: &str, request: &str, prompt: u64) -> bool {
-        let mut held = self.0.held();
-        let Some(grants) = held.engines.get_mut(engine) else { return false };
-        let wrong = match grants.get_mut(request) {
-            None => Some("unknown_reference"),
-            Some(grant) => {
-                let was_taken = std::mem::replace(&mut grant.is_taken, true);
-                if was_taken {
-                    Some("used_twice")
-                } else if grant.until <= Instant::now() {
-                    Some("expired")
-                } else if grant.prompt != prompt {
-                    Some("other_prompt")
-                } else {
-                    None
-                }
-            }
-        };
-        held.transfers += 1;
-        if let Some(wrong) = wrong {
-            *held.violations.entry(wrong).or_default() += 1;
-        }
-        true
-    }
-
-    /// A leg comes that shares an id with another one.
-    fn meet(&self, id: &str, role: PairRole, prompt: u64) {
-        let mut held = self.0.held();
-        let legs = held.shared.entry(id.to_owned()).or_default();
-        let [mine, other] = match role {
-            PairRole::Prefill => [0, 1],
-            PairRole::Decode => [1, 0],
-        };
-        let wrong = match (legs[mine].replace(prompt), legs[other]) {
-            (Some(_), _) => Some("shared_id_used_twice"),
-            (None, Some(theirs)) if theirs != prompt => Some("other_prompt"),
-            _ => None,
-        };
-        let is_pair = legs[other].is_some();
-        held.transfers += u64::from(is_pair);
-        if let Some(wrong) = wrong {
-            *held.violations.entry(wrong).or_default() += 1;
-        }
-    }
 }
 
 /// What a leg has to do with others.
@@ -238,9 +128,7 @@ fn granted(
         pair.exchange.meet(&shared_id(kind, request, ask), PairRole::Prefill, prompt);
     }
     if let Some(engine) = &state.engine_name {
-        let grant =
-            Grant { prompt, until: Instant::now() + pair.lease, is_taken: pair.handing == Handing::Push };
-        pair.exchange.grant(engine, &id, grant);
+        pair.exchange.grant((engine, &id), prompt, pair.lease, pair.handing == Handing::Push);
     }
     Leg { hands_over: Some(id), ..Leg::default() }
 }
@@ -262,32 +150,40 @@ fn fetch(
     let (Some(engine), Some(reference), true, Some(_)) = (engine, reference, has_port, text("remote_host"))
     else {
         pair.exchange.violated("coordinates_missing");
-        return Err(failed(ask));
+        return Err(failed(kind, ask));
     };
     let is_there = match pair.handing {
         Handing::Pull => pair.exchange.take(engine, reference, prompt),
         Handing::Push | Handing::Room => {
             pair.exchange.meet(&shared_id(kind, request, ask), PairRole::Decode, prompt);
-            pair.exchange.0.held().engines.contains_key(engine)
+            pair.exchange.has(engine)
         }
     };
     if !is_there {
-        return Err(failed(ask));
+        return Err(failed(kind, ask));
     }
     let cached_elsewhere = params.get("remote_prefill_cached_tokens").and_then(Value::as_u64);
     Ok(Leg { is_fetched: true, cached_elsewhere, hands_over: None })
 }
 
-/// The blocks could not be read: 500, or a stream that begins with an error.
-fn failed(ask: &Ask) -> Box<Answer> {
+/// The blocks could not be read: 500, or a stream whose first word is an error. Some routes open their streams before.
+fn failed(kind: Generating, ask: &Ask) -> Box<Answer> {
     let body = error_body(500, "InternalServerError", SANITISED, None);
-    Box::new(match ask.stream {
-        true => Answer::stream(vec![
-            Record { token: 1, bytes: sse::data(&body) },
-            Record { token: 1, bytes: sse::done() },
-        ]),
-        false => Answer::json(500, body),
-    })
+    if !ask.stream {
+        return Box::new(Answer::json(500, body));
+    }
+    let opening = match kind {
+        Generating::Chat | Generating::ChatTokens => Some(sse::data(
+            r#"{"id":"chatcmpl-x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#,
+        )),
+        Generating::Messages => Some(sse::event(
+            "message_start",
+            r#"{"type":"message_start","message":{"usage":{"input_tokens":1,"output_tokens":0}}}"#,
+        )),
+        Generating::Completions | Generating::Responses | Generating::Tokens | Generating::Plain => None,
+    };
+    let records = opening.into_iter().chain([sse::data(&body), sse::done()]);
+    Box::new(Answer::stream(records.map(|bytes| Record { token: 1, bytes }).collect()))
 }
 
 fn in_room(pair: &PairOptions, body: &Value, prompt: u64) -> Leg {

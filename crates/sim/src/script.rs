@@ -100,6 +100,10 @@ pub(crate) fn replaced(fault: &Fault, answer: Answer) -> Answer {
             Answer::json(503, r#"{"error":"The model is currently scaling. Please try again later."}"#)
         }
         Fault::TooManyRequests => error(429, "RateLimitError", "Too many requests."),
+        Fault::TryLater(seconds) => {
+            let refusal = error(429, "RateLimitError", "Too many requests.");
+            with_header(refusal, "retry-after", seconds.to_string())
+        }
         Fault::InternalError => error(500, "InternalServerError", SANITISED),
         Fault::EngineDead => error(
             500,

@@ -76,7 +76,8 @@ fn worker_families(world: &World) -> Vec<MetricFamily> {
     let (mut breakers, mut transitions) = (Vec::new(), Vec::new());
     for worker in world.carriers() {
         let labels: Labels<'_> = labels_of(worker);
-        in_flight.push((labels.clone(), f64::from(worker.in_flight())));
+        let role = worker.host().role().as_str();
+        in_flight.push((with(labels.clone(), "role", role), f64::from(worker.in_flight())));
         eligible.push((labels.clone(), f64::from(u8::from(worker.eligible()))));
         breakers.push((labels.clone(), f64::from(worker.breaker_state() as u8)));
         for to in BreakerState::ALL {
@@ -92,7 +93,7 @@ fn worker_families(world: &World) -> Vec<MetricFamily> {
         }
     }
     vec![
-        gauge("forebay_in_flight", "Legs in flight on the worker.", in_flight),
+        gauge("forebay_in_flight", "Legs in flight on the worker, which has this role.", in_flight),
         gauge("forebay_worker_eligible", "1 if the worker may be chosen now.", eligible),
         gauge(
             "forebay_breaker_state",

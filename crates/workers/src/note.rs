@@ -155,6 +155,8 @@ pub struct Ended {
     pub cached_tokens: Option<u64>,
     /// Tokens of the answer, if it told.
     pub completion_tokens: Option<u64>,
+    /// Id of the prefill/decode pair that it became, if it did.
+    pub room: Option<u64>,
 }
 
 impl Note {

@@ -7,6 +7,7 @@ use forebay_policy::Reason;
 use serde::Serialize;
 
 use crate::outcome::Outcome;
+use crate::trial::pairs::PairFigures;
 use crate::trial::tally::{ByModel, RELATIVE_ERROR, Spread, Tally, Times};
 
 /// Counts by name; what never happened is left out.
@@ -38,6 +39,8 @@ pub struct Figures {
     pub tokens: TokenFigures,
     /// Internal fields taken out of requests.
     pub stripped: Counts,
+    /// Prefill/decode pairs.
+    pub pairs: PairFigures,
     /// How long things took.
     pub times: TimeFigures,
     /// Changes of the fleet up to the first request; `None` before it.
@@ -199,6 +202,7 @@ impl Figures {
                 cached: tally.tokens.cached,
             },
             stripped: tally.stripped.iter().copied().collect(),
+            pairs: PairFigures::of(&tally.pairs),
             times: TimeFigures::of(&tally.times),
             fleet_before: tally.fleet_before,
         }

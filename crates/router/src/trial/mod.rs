@@ -2,7 +2,7 @@
 //! begins. It routes nothing.
 //!
 //! - `gate`: new requests held back, and let go again.
-//! - `tally`: the counts of one trial.
+//! - `tally`: the counts of one trial; `pairs`: those of prefill/decode pairs.
 //! - `roll`: who is under way on one data thread, with its part of the counts.
 //! - `named`: trials that requests name, several at the same time.
 //! - `trials`: all data threads together, and the trials that were.
@@ -12,6 +12,7 @@
 mod figures;
 mod gate;
 mod named;
+mod pairs;
 mod roll;
 mod series;
 mod tally;
@@ -23,6 +24,7 @@ pub use figures::{
     TokenFigures, WorkerFigures,
 };
 pub use named::NamedView;
+pub use pairs::PairFigures;
 pub use roll::UnderWay;
 pub(crate) use roll::{Entered, Roll};
 pub use series::TrialSeries;

@@ -10,6 +10,7 @@ use hdrhistogram::Histogram;
 use crate::account::Account;
 use crate::outcome::Outcome;
 use crate::report::predicted_cached;
+use crate::trial::pairs::PairTally;
 
 /// Longest time that is told apart from longer ones, in µs: an hour.
 const LONGEST: u64 = 3_600_000_000;
@@ -43,6 +44,7 @@ pub(crate) struct Tally {
     pub cache: Cache,
     pub tokens: Tokens,
     pub stripped: Vec<(&'static str, u64)>,
+    pub pairs: PairTally,
     pub times: Times,
 }
 
@@ -108,6 +110,7 @@ impl Tally {
             cache: Cache::default(),
             tokens: Tokens::default(),
             stripped: Vec::new(),
+            pairs: PairTally::default(),
             times: Times::default(),
         }
     }
@@ -126,6 +129,9 @@ impl Tally {
             self.note_stripped(field, 1);
         }
         self.retries += u64::from(account.attempts.count.saturating_sub(1));
+        if let Some(pair) = account.attempts.pair {
+            self.pairs.count(pair);
+        }
         self.told(account);
         if let Some(choice) = account.attempts.last {
             self.prompted(&choice);
@@ -219,6 +225,7 @@ impl Tally {
         for (field, count) in &other.stripped {
             self.note_stripped(field, *count);
         }
+        self.pairs.add(&other.pairs);
         self.times.add(&other.times);
     }
 }

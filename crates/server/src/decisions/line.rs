@@ -161,6 +161,9 @@ pub(crate) struct EndedLine {
     pub(crate) cached_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) completion_tokens: Option<u64>,
+    /// Id of the prefill/decode pair that it became.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) room: Option<u64>,
 }
 
 /// The last line.
@@ -248,6 +251,7 @@ impl EndedLine {
             prompt_tokens: ended.prompt_tokens,
             cached_tokens: ended.cached_tokens,
             completion_tokens: ended.completion_tokens,
+            room: ended.room,
         }
     }
 }
