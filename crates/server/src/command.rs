@@ -78,6 +78,9 @@ struct DemoFlags {
     /// Simulated workers, from 1 to 64 [default: 4]
     #[arg(long, value_name = "N")]
     workers: Option<Given>,
+    /// How many of them prefill; the others decode, and prompts become pairs [default: 0, none has a role]
+    #[arg(long, value_name = "N")]
+    prefill_workers: Option<Given>,
     #[command(flatten)]
     source: Source,
 }
@@ -106,12 +109,13 @@ pub fn parse(
             let subject = source.config.map_or("flags".to_owned(), |file| file.display().to_string());
             Ok(Command::Check { subject, settings })
         }
-        Some(Chosen::Demo(DemoFlags { workers, source })) => {
+        Some(Chosen::Demo(DemoFlags { workers, prefill_workers, source })) => {
             let mut flags = flags(&source)?;
-            let workers =
-                demo::adapt(workers.as_ref(), &mut flags).map_err(|error| refusal(&source, &error))?;
+            let counts = [workers.as_ref(), prefill_workers.as_ref()];
+            let (workers, prefillers) =
+                demo::adapt(counts, &mut flags).map_err(|error| refusal(&source, &error))?;
             let settings = *settings(&source, flags)?;
-            Ok(Command::Demo(Box::new(Demo { workers, settings })))
+            Ok(Command::Demo(Box::new(Demo { workers, prefillers, settings })))
         }
         Some(Chosen::Sim(flags)) => Simulation::new(flags)
             .map(Command::Simulate)

@@ -17,8 +17,18 @@ pub enum Event<'a> {
         /// Where the admin API is, if there is one.
         #[serde(skip_serializing_if = "Option::is_none")]
         admin_url: Option<&'a str>,
+        /// What a simulated worker does of prefill/decode pairs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        role: Option<&'a str>,
         /// Id of the process.
         pid: u32,
+    },
+    /// What simulated workers have handed over to each other, at their end.
+    HandedOver {
+        /// Prompts.
+        transfers: u64,
+        /// What would have harmed an engine, by name.
+        violations: &'a std::collections::BTreeMap<String, u64>,
     },
     /// A request can be served.
     Ready {

@@ -32,6 +32,11 @@ pub(crate) const WORKERS: Rule<u16> = Rule {
     allowed: "a number of workers from 1 to 64",
     read: |text| text.parse().ok().filter(|count| (1..=64).contains(count)),
 };
+/// How many of them prefill.
+pub(crate) const PREFILLERS: Rule<u16> = Rule {
+    allowed: "a number of workers from 0 to 63",
+    read: |text| text.parse().ok().filter(|count| *count <= 63),
+};
 pub(crate) const THREADS: Rule<usize> = Rule {
     allowed: "a number of threads from 1 to 1024",
     read: |text| text.parse().ok().filter(|count| (1..=1024).contains(count)),

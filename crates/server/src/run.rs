@@ -48,7 +48,8 @@ pub fn serve_on(
     // Not within `block_on`: the application has runtimes of its own and may block on them.
     let app = App::start(settings)?;
     let (url, admin_url) = (app.url(), app.admin_url());
-    Event::Listening { url: &url, admin_url: Some(&admin_url), pid: std::process::id() }.announce();
+    Event::Listening { url: &url, admin_url: Some(&admin_url), role: None, pid: std::process::id() }
+        .announce();
     runtime.block_on(async {
         let came = tokio::select! {
             biased;

@@ -2,17 +2,22 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
 
 use clap::Args;
+use forebay_pd::Connector;
 use forebay_sim::engine::EngineOptions;
-use forebay_sim::{Worker, WorkerOptions};
+use forebay_sim::{Exchange, Handing, PairOptions, PairRole, Worker, WorkerOptions};
 
 use crate::events::Event;
 use crate::given::{Given, Rejected};
-use crate::rules::{PORT, WORKERS};
+use crate::rules::{CONNECTOR, PORT, PREFILLERS, WORKERS};
 use crate::run::control_runtime;
 use crate::signals::Signals;
 use crate::startup::StartupError;
+
+/// Time that a simulated prefill worker keeps blocks, as vLLM does.
+const LEASE: Duration = Duration::from_secs(30);
 
 /// Flags of the command.
 #[derive(Args)]
@@ -23,6 +28,12 @@ pub struct SimFlags {
     /// Workers, from 1 to 64 [default: 1]
     #[arg(long, value_name = "N")]
     pub workers: Option<Given>,
+    /// How many of them prefill; the others decode [default: 0, none has a role]
+    #[arg(long, value_name = "N")]
+    pub prefill_workers: Option<Given>,
+    /// How those hand KV blocks over: nixl, nixl_push or bootstrap [default: nixl]
+    #[arg(long, value_name = "NAME")]
+    pub kv_connector: Option<Given>,
     /// Name of the model that they serve
     #[arg(long, value_name = "NAME", default_value = "demo")]
     pub model: String,
@@ -37,6 +48,8 @@ pub struct Simulation {
     /// Port of the first; 0 takes free ones.
     port: u16,
     workers: u16,
+    prefillers: u16,
+    connector: Connector,
     model: String,
     end_with_stdin: bool,
 }
@@ -46,16 +59,19 @@ impl Simulation {
     ///
     /// # Errors
     /// The first value that cannot be used.
-    pub fn new(SimFlags { port, workers, model, end_with_stdin }: SimFlags) -> Result<Self, Rejected> {
+    pub fn new(flags: SimFlags) -> Result<Self, Rejected> {
+        let SimFlags { port, workers, prefill_workers, kv_connector, model, end_with_stdin } = flags;
         let first = PORT.read("port", port.clone(), 8000)?;
         let workers = WORKERS.read("workers", workers, 1)?;
+        let prefillers = prefillers(prefill_workers, workers)?;
+        let connector = CONNECTOR.read("kv-connector", kv_connector, Connector::default())?;
         if let Some(port) = port.filter(|_| first.checked_add(workers - 1).is_none()) {
             let last = u16::MAX - (workers - 1);
             return Err(
                 port.reject("port", format!("{port} is too high for {workers} workers; at most {last}"))
             );
         }
-        Ok(Self { port: first, workers, model, end_with_stdin })
+        Ok(Self { port: first, workers, prefillers, connector, model, end_with_stdin })
     }
 
     /// Runs them until a signal comes.
@@ -66,27 +82,67 @@ impl Simulation {
         control_runtime()?.block_on(async {
             let signals = Signals::listen()?;
             let mut signals = if self.end_with_stdin { signals.and_end_of_stdin()? } else { signals };
-            let workers = self.start()?;
-            for worker in &workers {
-                let event = Event::Listening { url: &worker.url(), admin_url: None, pid: std::process::id() };
-                event.announce();
+            let exchange = Exchange::default();
+            let workers = self.start(&exchange)?;
+            for (nth, worker) in (0..).zip(&workers) {
+                let role = (self.prefillers > 0).then_some(match nth < self.prefillers {
+                    true => "prefill",
+                    false => "decode",
+                });
+                let url = worker.url();
+                Event::Listening { url: &url, admin_url: None, role, pid: std::process::id() }.announce();
             }
             signals.next().await;
+            if self.prefillers > 0 {
+                let violations = exchange.violations();
+                Event::HandedOver { transfers: exchange.transfers(), violations: &violations }.announce();
+            }
             Ok(())
         })
     }
 
-    fn start(&self) -> Result<Vec<Worker>, StartupError> {
+    fn start(&self, exchange: &Exchange) -> Result<Vec<Worker>, StartupError> {
         let port = |nth| if self.port == 0 { 0 } else { self.port + nth };
-        (0..self.workers).map(|nth| start_worker(port(nth), &self.model)).collect()
+        let parts = parts(self.workers, self.prefillers, self.connector, exchange);
+        (0..).zip(parts).map(|(nth, part)| start_worker(port(nth), &self.model, part)).collect()
     }
 }
 
-/// Starts a worker with the timing of an engine on `port` of 127.0.0.1, within a tokio runtime.
+/// How many of so many workers prefill.
+///
+/// # Errors
+/// It is no number, or leaves nobody to decode.
+pub fn prefillers(given: Option<Given>, workers: u16) -> Result<u16, Rejected> {
+    let Some(given) = given else { return Ok(0) };
+    let count = PREFILLERS.of("prefill-workers", &given)?;
+    if count >= workers {
+        let problem = format!("{count} leaves none of {workers} workers to decode; raise --workers");
+        return Err(given.reject("prefill-workers", problem));
+    }
+    Ok(count)
+}
+
+/// What each of so many workers does of pairs: the first ones prefill. Nothing if none does.
+pub fn parts(
+    workers: u16,
+    prefillers: u16,
+    connector: Connector,
+    exchange: &Exchange,
+) -> impl Iterator<Item = Option<PairOptions>> + use<> {
+    let handing = Handing::from_name(connector.as_str()).filter(|_| prefillers > 0);
+    let exchange = exchange.clone();
+    (0..workers).map(move |nth| {
+        let role = if nth < prefillers { PairRole::Prefill } else { PairRole::Decode };
+        Some(PairOptions { role, handing: handing?, lease: LEASE, exchange: exchange.clone() })
+    })
+}
+
+/// Starts a worker with the timing of an engine on `port` of 127.0.0.1, within a tokio runtime. `pair` is its part in
+/// prefill/decode pairs.
 ///
 /// # Errors
 /// The port cannot be had.
-pub fn start_worker(port: u16, model: &str) -> Result<Worker, StartupError> {
+pub fn start_worker(port: u16, model: &str, pair: Option<PairOptions>) -> Result<Worker, StartupError> {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => StartupError::PortInUse { flag: "--port", addr },
@@ -94,8 +150,8 @@ pub fn start_worker(port: u16, model: &str) -> Result<Worker, StartupError> {
     };
     // A simulated worker shares its port with whoever wants to, so it would not notice another one.
     TcpListener::bind(addr).map_err(failed)?;
-    let options =
-        WorkerOptions { port, model: model.to_owned(), ..WorkerOptions::engine(EngineOptions::default()) };
+    let engine = WorkerOptions::engine(EngineOptions::default());
+    let options = WorkerOptions { port, model: model.to_owned(), pair, ..engine };
     Worker::start(options).map_err(failed)
 }
 
@@ -105,7 +161,35 @@ mod tests {
 
     fn flags(port: &str, workers: &str) -> SimFlags {
         let given = |text: &str| Some(text.parse().unwrap());
-        SimFlags { port: given(port), workers: given(workers), model: "m".to_owned(), end_with_stdin: false }
+        SimFlags {
+            port: given(port),
+            workers: given(workers),
+            prefill_workers: None,
+            kv_connector: None,
+            model: "m".to_owned(),
+            end_with_stdin: false,
+        }
+    }
+
+    #[test]
+    fn somebody_has_to_decode() {
+        let of = |count: &str| {
+            Simulation::new(SimFlags { prefill_workers: Some(count.parse().unwrap()), ..flags("0", "4") })
+        };
+        assert_eq!(of("3").unwrap().prefillers, 3);
+        for bad in ["4", "-1", "x"] {
+            assert_eq!(of(bad).unwrap_err().key, "prefill-workers", "{bad}");
+        }
+        let exchange = Exchange::default();
+        let roles = |prefillers| {
+            parts(3, prefillers, Connector::NixlPush, &exchange)
+                .map(|part| part.map(|part| part.role))
+                .collect()
+        };
+        let with: Vec<_> = roles(1);
+        assert_eq!(with, [Some(PairRole::Prefill), Some(PairRole::Decode), Some(PairRole::Decode)]);
+        let without: Vec<_> = roles(0);
+        assert_eq!(without, [None; 3]);
     }
 
     #[test]
