@@ -42,12 +42,17 @@ pub(crate) enum Case {
     /// One runtime thread against two
     #[value(name = "threads")]
     Threads,
+    /// Prefill/decode pairs against single requests, and against those of vllm-router
+    #[value(name = "pairs")]
+    Disaggregated,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum Prompt {
-    /// Text of so many bytes.
+    /// A chat with a text of so many bytes.
     Text(usize),
+    /// A completion of one.
+    Completion(usize),
     /// So many token ids.
     Ids(usize),
 }
@@ -85,7 +90,7 @@ impl Case {
                 100,
                 Some(Duration::from_millis(10)),
             ),
-            Self::IdleStreams | Self::Startup | Self::Threads => None,
+            Self::IdleStreams | Self::Startup | Self::Threads | Self::Disaggregated => None,
         }
     }
 }
@@ -110,6 +115,13 @@ pub(crate) fn request(prompt: Prompt, stream: Option<u32>, seed: u64) -> Vec<u8>
             "/v1/chat/completions",
             format!(
                 r#"{{"model":"tiny","stream":{streamed},"max_tokens":{tokens},"messages":[{{"role":"user","content":"{}"}}]}}"#,
+                text(bytes, seed)
+            ),
+        ),
+        Prompt::Completion(bytes) => (
+            "/v1/completions",
+            format!(
+                r#"{{"model":"tiny","stream":{streamed},"max_tokens":{tokens},"prompt":"{}"}}"#,
                 text(bytes, seed)
             ),
         ),

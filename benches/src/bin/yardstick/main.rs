@@ -2,12 +2,13 @@
 //!
 //! Reading order: `case` (what is asked), `client` and `answer` (who asks and checks), `router` and `config` (who is in
 //! between), `process` (what that costs), `sample` (one run), `pairs` (runs in turns), `report` (tables). Apart from that
-//! `silent`, `startup`, `threads` and `steady` measure one thing each.
+//! `silent`, `startup`, `threads`, `disaggregated` and `steady` measure one thing each.
 
 mod answer;
 mod case;
 mod client;
 mod config;
+mod disaggregated;
 mod failure;
 mod pairs;
 mod process;
@@ -152,6 +153,7 @@ async fn measure(cli: &Cli, places: &Places) -> Result<(), Failure> {
             (Case::IdleStreams, _) => idle_streams(peers, places).await,
             (Case::Startup, _) => startups(places, effort).await,
             (Case::Threads, _) => report::threads(&threads::measure(places, effort).await),
+            (Case::Disaggregated, _) => disaggregated::measure(places, effort).await,
             (_, Some(shape)) => closed_loop(&shape, peers, places, effort).await,
             (_, None) => String::new(),
         };

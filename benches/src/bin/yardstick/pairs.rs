@@ -55,7 +55,8 @@ impl Site {
     }
 
     pub(crate) fn launch<'a>(&self, places: &'a Places, threads: usize, cores: &'a str) -> Launch<'a> {
-        Launch { places, workers: self.workers.iter().map(|worker| worker.addr()).collect(), threads, cores }
+        let workers = self.workers.iter().map(|worker| worker.addr()).collect();
+        Launch { places, workers, prefillers: None, threads, cores }
     }
 
     pub(crate) fn plan(&self, target: SocketAddr, clients: usize) -> Plan {

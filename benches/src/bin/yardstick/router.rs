@@ -36,6 +36,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) places: &'a Places,
     /// Addresses of the workers.
     pub(crate) workers: Vec<SocketAddr>,
+    /// How many of them prefill, if they have roles.
+    pub(crate) prefillers: Option<usize>,
     /// Runtime threads, for routers that let one choose.
     pub(crate) threads: usize,
     /// Cores that it may use, as `taskset` reads them.
@@ -123,9 +125,16 @@ impl Router {
             Self::Smg => "launch --log-level warn".to_owned(),
             Self::Sglang => "-m sglang_router.launch_router --log-level warn".to_owned(),
         };
-        let common =
-            format!("{front} --host 127.0.0.1 --port {port} --prometheus-port {admin} --policy cache_aware");
-        Ok(words(&common).into_iter().chain(["--worker-urls".to_owned()]).chain(urls).collect())
+        let front = format!("{front} --host 127.0.0.1 --port {port} --prometheus-port {admin}");
+        let Some(prefillers) = launch.prefillers else {
+            let common = words(&format!("{front} --policy cache_aware --worker-urls"));
+            return Ok(common.into_iter().chain(urls).collect());
+        };
+        let roles = urls
+            .enumerate()
+            .flat_map(|(nth, url)| [if nth < prefillers { "--prefill" } else { "--decode" }.to_owned(), url]);
+        let common = words(&format!("{front} --policy round_robin --vllm-pd-disaggregation"));
+        Ok(common.into_iter().chain(roles).collect())
     }
 
     /// Starts it, pinned, and waits until it answers `request` with 200.
