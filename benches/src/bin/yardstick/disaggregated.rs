@@ -21,6 +21,9 @@ const PROMPT: usize = 2 << 10;
 
 const CLIENTS: usize = 32;
 
+/// Of both roles, and of single requests: what a choice costs is not what is compared here.
+const POLICY: &str = "round_robin";
+
 /// Prefill workers, then decode workers: ready-made answers, those of the former with something to hand over.
 struct Fleet {
     workers: Vec<Worker>,
@@ -48,7 +51,8 @@ impl Fleet {
     fn launch<'a>(&self, places: &'a Places, paired: bool) -> Launch<'a> {
         let skipped = if paired { 0 } else { EACH };
         let workers = self.workers[skipped..].iter().map(|worker| worker.addr()).collect();
-        Launch { places, workers, prefillers: paired.then_some(EACH), threads: 1, cores: ROUTER_CORE }
+        let prefillers = paired.then_some(EACH);
+        Launch { places, workers, prefillers, policy: POLICY, threads: 1, cores: ROUTER_CORE }
     }
 }
 

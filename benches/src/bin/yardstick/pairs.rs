@@ -56,7 +56,7 @@ impl Site {
 
     pub(crate) fn launch<'a>(&self, places: &'a Places, threads: usize, cores: &'a str) -> Launch<'a> {
         let workers = self.workers.iter().map(|worker| worker.addr()).collect();
-        Launch { places, workers, prefillers: None, threads, cores }
+        Launch { places, workers, prefillers: None, policy: "cache_aware", threads, cores }
     }
 
     pub(crate) fn plan(&self, target: SocketAddr, clients: usize) -> Plan {

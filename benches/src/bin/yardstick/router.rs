@@ -38,6 +38,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) workers: Vec<SocketAddr>,
     /// How many of them prefill, if they have roles.
     pub(crate) prefillers: Option<usize>,
+    /// How workers are chosen, for routers that know the word.
+    pub(crate) policy: &'a str,
     /// Runtime threads, for routers that let one choose.
     pub(crate) threads: usize,
     /// Cores that it may use, as `taskset` reads them.
@@ -125,15 +127,17 @@ impl Router {
             Self::Smg => "launch --log-level warn".to_owned(),
             Self::Sglang => "-m sglang_router.launch_router --log-level warn".to_owned(),
         };
-        let front = format!("{front} --host 127.0.0.1 --port {port} --prometheus-port {admin}");
+        let policy = launch.policy;
+        let front =
+            format!("{front} --host 127.0.0.1 --port {port} --prometheus-port {admin} --policy {policy}");
         let Some(prefillers) = launch.prefillers else {
-            let common = words(&format!("{front} --policy cache_aware --worker-urls"));
+            let common = words(&format!("{front} --worker-urls"));
             return Ok(common.into_iter().chain(urls).collect());
         };
         let roles = urls
             .enumerate()
             .flat_map(|(nth, url)| [if nth < prefillers { "--prefill" } else { "--decode" }.to_owned(), url]);
-        let common = words(&format!("{front} --policy round_robin --vllm-pd-disaggregation"));
+        let common = words(&format!("{front} --vllm-pd-disaggregation"));
         Ok(common.into_iter().chain(roles).collect())
     }
 
