@@ -12,11 +12,14 @@ mod tests {
     use forebay::command::{self, Command};
     use forebay::decisions::{DECISION_BUFFER_BYTES, DecisionLogSettings};
     use forebay::replay::{Replay, Report};
+    use forebay::settings::Settings;
     use forebay::startup::StartupError;
+    use forebay_discovery::RankCount;
     use forebay_policy::PolicyKind;
     use forebay_sim::WorkerOptions;
     use forebay_sim::engine::EngineOptions;
     use forebay_tests::{Client, Site, run, site};
+    use forebay_workers::Ranks;
     use serde_json::Value;
     use tokio::task::JoinSet;
 
@@ -45,6 +48,16 @@ mod tests {
     }
 
     async fn logged(policy: PolicyKind, file: &Path, buffer_bytes: usize) -> Site {
+        logged_with(policy, file, |settings| {
+            if let Some(log) = &mut settings.decision_log {
+                log.buffer_bytes = buffer_bytes;
+            }
+        })
+        .await
+    }
+
+    /// With other settings, and workers that have as many ranks as these say.
+    async fn logged_with(policy: PolicyKind, file: &Path, change: impl Fn(&mut Settings)) -> Site {
         let engine = EngineOptions {
             blocks: 400,
             block_tokens: 16,
@@ -52,13 +65,22 @@ mod tests {
             decode_per_token: Duration::from_micros(200),
             max_concurrent: 256,
         };
-        let workers = (0..4).map(|i| site::worker(WorkerOptions::engine(engine).named(format!("w{i}"))));
-        Site::start_with(workers.collect(), policy, |settings| {
+        let change = |settings: &mut Settings| {
             (settings.seed, settings.threads) = (7, 2);
             settings.policy.cache.max_tree_size = 1 << 20;
-            settings.decision_log = Some(DecisionLogSettings { file: file.to_owned(), buffer_bytes });
-        })
-        .await
+            let (file, buffer_bytes) = (file.to_owned(), DECISION_BUFFER_BYTES);
+            settings.decision_log = Some(DecisionLogSettings { file, buffer_bytes });
+            change(settings);
+        };
+        let mut settings = Settings::default();
+        change(&mut settings);
+        let ranks = match settings.ranks {
+            RankCount::Given(ranks) => ranks.count(),
+            RankCount::Asked => 1,
+        };
+        let options = |i| WorkerOptions::engine(engine).named(format!("w{i}")).with_ranks(ranks);
+        let workers = (0..4).map(|i| site::worker(options(i))).collect();
+        Site::start_with(workers, policy, change).await
     }
 
     /// Conversations that grow and share their beginning; some stream, and one in five is told apart by ids.
@@ -144,6 +166,29 @@ mod tests {
             }
             assert!(!text.contains("rivers") && !text.contains("helpful"), "a prompt is in the log");
             assert_eq!(text.matches("{\"ended\":").count(), REQUESTS);
+        }
+    }
+
+    #[test]
+    fn choices_among_ranks_that_step_together_are_made_again() {
+        let scratch = Scratch::new("ranks");
+        for policy in [PolicyKind::CacheAware, PolicyKind::PowerOfTwo, PolicyKind::LeastLoaded] {
+            let file = scratch.file(policy.as_str());
+            run(async {
+                let ranked = |settings: &mut Settings| {
+                    settings.ranks = RankCount::Given(Ranks::first(3).unwrap());
+                    settings.policy.group_weight = 2.0;
+                };
+                let site = logged_with(policy, &file, ranked).await;
+                load(&site, CLIENTS, REQUESTS / 3).await;
+                site.app.shutdown().await;
+            });
+            let report = report(&[file.to_str().unwrap()]);
+            let told = json(&report);
+            assert_eq!(told["check"]["first_difference"], Value::Null, "{policy}: {}", report.text());
+            assert_eq!(told["check"]["recorded"], told["check"]["reproduced"], "{policy}");
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(text.contains("@2\"") && text.contains("\"group_weight\":2.0"), "{policy}");
         }
     }
 
