@@ -1,4 +1,4 @@
-# What run.sh, pd.sh and ranks.sh share: workers, forebay in front of them, and that all of it is stopped again. Sourced.
+# What run.sh and ranks.sh share: workers, forebay in front of them, and that all of it is stopped again. Sourced.
 #
 # Environment:
 #   REAL_VLLM   base folder: venv/, tiny-llama/, logs/         (~/.cache/real-vllm)

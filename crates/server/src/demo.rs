@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 
+use forebay_discovery::RankCount;
 use forebay_sim::Exchange;
 
 use crate::app::App;
@@ -72,7 +73,14 @@ impl Demo {
             let connector = self.settings.router.pairs.as_ref().map(|pairs| pairs.connector);
             let connector = connector.unwrap_or_default();
             let parts = parts(self.workers, self.prefillers, connector, &Exchange::default());
-            parts.map(|part| start_worker(0, MODEL, part)).collect::<Result<Vec<_>, _>>()?
+            let settings = &self.settings;
+            let ranks =
+                |nth| match if nth < self.prefillers { settings.prefill_ranks } else { settings.ranks } {
+                    RankCount::Given(ranks) => ranks.count(),
+                    RankCount::Asked => 1,
+                };
+            let start = |(nth, part)| start_worker(0, MODEL, (ranks(nth), part));
+            (0..).zip(parts).map(start).collect::<Result<Vec<_>, _>>()?
         };
         for (nth, worker) in workers.iter().enumerate() {
             let url = worker.url().parse().map_err(|error| StartupError::Internal(format!("{error}")))?;

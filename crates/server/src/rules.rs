@@ -32,6 +32,11 @@ pub(crate) const WORKERS: Rule<u16> = Rule {
     allowed: "a number of workers from 1 to 64",
     read: |text| text.parse().ok().filter(|count| (1..=64).contains(count)),
 };
+/// Ranks of a simulated worker.
+pub(crate) const SIMULATED_RANKS: Rule<u32> = Rule {
+    allowed: "a number of ranks from 1 to 64",
+    read: |text| text.parse().ok().filter(|count| (1..=64).contains(count)),
+};
 /// How many of them prefill.
 pub(crate) const PREFILLERS: Rule<u16> = Rule {
     allowed: "a number of workers from 0 to 63",

@@ -11,7 +11,7 @@ use forebay_sim::{Exchange, Handing, PairOptions, PairRole, Worker, WorkerOption
 
 use crate::events::Event;
 use crate::given::{Given, Rejected};
-use crate::rules::{CONNECTOR, PORT, PREFILLERS, WORKERS};
+use crate::rules::{CONNECTOR, PORT, PREFILLERS, SIMULATED_RANKS, WORKERS};
 use crate::run::control_runtime;
 use crate::signals::Signals;
 use crate::startup::StartupError;
@@ -34,6 +34,9 @@ pub struct SimFlags {
     /// How those hand KV blocks over: nixl, nixl_push or bootstrap [default: nixl]
     #[arg(long, value_name = "NAME")]
     pub kv_connector: Option<Given>,
+    /// Data-parallel ranks of each, with a prefix cache each, from 1 to 64 [default: 1]
+    #[arg(long, value_name = "N")]
+    pub data_parallel_size: Option<Given>,
     /// Name of the model that they serve
     #[arg(long, value_name = "NAME", default_value = "demo")]
     pub model: String,
@@ -50,6 +53,8 @@ pub struct Simulation {
     workers: u16,
     prefillers: u16,
     connector: Connector,
+    /// Of each worker.
+    ranks: u32,
     model: String,
     end_with_stdin: bool,
 }
@@ -60,18 +65,27 @@ impl Simulation {
     /// # Errors
     /// The first value that cannot be used.
     pub fn new(flags: SimFlags) -> Result<Self, Rejected> {
-        let SimFlags { port, workers, prefill_workers, kv_connector, model, end_with_stdin } = flags;
+        let SimFlags {
+            port,
+            workers,
+            prefill_workers,
+            kv_connector,
+            data_parallel_size,
+            model,
+            end_with_stdin,
+        } = flags;
         let first = PORT.read("port", port.clone(), 8000)?;
         let workers = WORKERS.read("workers", workers, 1)?;
         let prefillers = prefillers(prefill_workers, workers)?;
         let connector = CONNECTOR.read("kv-connector", kv_connector, Connector::default())?;
+        let ranks = SIMULATED_RANKS.read("data-parallel-size", data_parallel_size, 1)?;
         if let Some(port) = port.filter(|_| first.checked_add(workers - 1).is_none()) {
             let last = u16::MAX - (workers - 1);
             return Err(
                 port.reject("port", format!("{port} is too high for {workers} workers; at most {last}"))
             );
         }
-        Ok(Self { port: first, workers, prefillers, connector, model, end_with_stdin })
+        Ok(Self { port: first, workers, prefillers, connector, ranks, model, end_with_stdin })
     }
 
     /// Runs them until a signal comes.
@@ -104,7 +118,8 @@ impl Simulation {
     fn start(&self, exchange: &Exchange) -> Result<Vec<Worker>, StartupError> {
         let port = |nth| if self.port == 0 { 0 } else { self.port + nth };
         let parts = parts(self.workers, self.prefillers, self.connector, exchange);
-        (0..).zip(parts).map(|(nth, part)| start_worker(port(nth), &self.model, part)).collect()
+        let start = |(nth, part)| start_worker(port(nth), &self.model, (self.ranks, part));
+        (0..).zip(parts).map(start).collect()
     }
 }
 
@@ -137,12 +152,16 @@ pub fn parts(
     })
 }
 
-/// Starts a worker with the timing of an engine on `port` of 127.0.0.1, within a tokio runtime. `pair` is its part in
-/// prefill/decode pairs.
+/// Starts a worker with the timing of an engine for each of its ranks on `port` of 127.0.0.1, within a tokio runtime. `pair`
+/// is its part in prefill/decode pairs.
 ///
 /// # Errors
 /// The port cannot be had.
-pub fn start_worker(port: u16, model: &str, pair: Option<PairOptions>) -> Result<Worker, StartupError> {
+pub fn start_worker(
+    port: u16,
+    model: &str,
+    (ranks, pair): (u32, Option<PairOptions>),
+) -> Result<Worker, StartupError> {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => StartupError::PortInUse { flag: "--port", addr },
@@ -152,7 +171,7 @@ pub fn start_worker(port: u16, model: &str, pair: Option<PairOptions>) -> Result
     TcpListener::bind(addr).map_err(failed)?;
     let engine = WorkerOptions::engine(EngineOptions::default());
     let options = WorkerOptions { port, model: model.to_owned(), pair, ..engine };
-    Worker::start(options).map_err(failed)
+    Worker::start(options.with_ranks(ranks)).map_err(failed)
 }
 
 #[cfg(test)]
@@ -166,6 +185,7 @@ mod tests {
             workers: given(workers),
             prefill_workers: None,
             kv_connector: None,
+            data_parallel_size: None,
             model: "m".to_owned(),
             end_with_stdin: false,
         }
@@ -190,6 +210,18 @@ mod tests {
         assert_eq!(with, [Some(PairRole::Prefill), Some(PairRole::Decode), Some(PairRole::Decode)]);
         let without: Vec<_> = roles(0);
         assert_eq!(without, [None; 3]);
+    }
+
+    #[test]
+    fn ranks_are_as_many_as_are_asked_for() {
+        let ranks = |text: &str| {
+            let data_parallel_size = Some(text.parse().unwrap());
+            Simulation::new(SimFlags { data_parallel_size, ..flags("0", "1") }).map(|sim| sim.ranks)
+        };
+        assert_eq!(ranks("8").unwrap(), 8);
+        for bad in ["0", "65", "auto"] {
+            assert_eq!(ranks(bad).unwrap_err().key, "data-parallel-size", "{bad}");
+        }
     }
 
     #[test]

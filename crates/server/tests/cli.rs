@@ -191,6 +191,22 @@ fn simulated_workers_run_alone_and_serve_their_model() {
 }
 
 #[test]
+fn a_simulated_worker_has_the_ranks_that_it_was_given_and_so_have_those_of_a_demo() {
+    let mut sim = Running::start("sim --port 0 --data-parallel-size 3");
+    let metrics = get(&sim.event("listening"), "/metrics");
+    assert_eq!(metrics.matches("vllm:num_requests_running{").count(), 3, "{metrics}");
+    sim.signal("-TERM");
+    assert_eq!(sim.exit_code(), Some(0));
+    let mut demo =
+        Running::start("demo --workers 2 --port 0 --admin-port 0 --intra-node-data-parallel-size 2");
+    let listening = demo.event("listening");
+    assert!(demo.event("ready")["eligible_workers"].as_u64().unwrap() >= 2);
+    assert_eq!(get(&listening, "/workers").matches("\"rank\":1").count(), 2);
+    demo.signal("-INT");
+    assert_eq!(demo.exit_code(), Some(0));
+}
+
+#[test]
 fn a_demo_becomes_ready_and_serves_the_simulated_model() {
     let mut demo = Running::start("demo --workers 2 --port 0 --admin-port 0");
     let listening = demo.event("listening");
