@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, PackageId};
 
 /// Which crates a crate may know. A new edge is a decision: it is made here, in the same commit.
-const EDGES: [(&str, &[&str]); 8] = [
+const EDGES: [(&str, &[&str]); 9] = [
     (
         "forebay",
         &[
             "forebay-router",
             "forebay-discovery",
+            "forebay-dial",
             "forebay-workers",
             "forebay-pd",
             "forebay-policy",
@@ -20,8 +21,12 @@ const EDGES: [(&str, &[&str]); 8] = [
             "forebay-sim",
         ],
     ),
-    ("forebay-router", &["forebay-workers", "forebay-pd", "forebay-policy", "forebay-openai"]),
-    ("forebay-discovery", &["forebay-workers", "forebay-policy", "forebay-openai"]),
+    (
+        "forebay-router",
+        &["forebay-dial", "forebay-workers", "forebay-pd", "forebay-policy", "forebay-openai"],
+    ),
+    ("forebay-discovery", &["forebay-dial", "forebay-workers", "forebay-policy", "forebay-openai"]),
+    ("forebay-dial", &["forebay-workers"]),
     ("forebay-workers", &["forebay-policy", "forebay-openai"]),
     ("forebay-pd", &["forebay-openai"]),
     ("forebay-policy", &[]),

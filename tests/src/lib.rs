@@ -4,6 +4,7 @@
 //!   the router or the workers.
 //! - [`site`]: workers, the application in front of them, and what can be asked of both.
 //! - [`scripted`]: a worker that answers fixed bytes, right or wrong.
+//! - [`raw`]: a worker that leaves its connections to the test.
 //! - [`process`]: programs as processes of their own.
 //!
 //! Tests wait for signals: a gate, a count of a worker, a state of the fleet. Only a load has no signal, so it is looked
@@ -17,6 +18,7 @@
 
 pub mod client;
 pub mod process;
+pub mod raw;
 pub mod scripted;
 pub mod site;
 

@@ -2,16 +2,17 @@
 //!
 //! Each question takes a connection of its own, so that an answer says that the worker still accepts them.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_dial::Dialer;
 use forebay_workers::blame::is_own_fault;
 use forebay_workers::{Models, Rest, ServedModel, WorkerUrl};
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -23,7 +24,7 @@ const ANSWER_LIMIT: usize = 8 * 1024 * 1024;
 /// Asks workers on behalf of the router itself.
 #[derive(Clone)]
 pub struct Asker {
-    client: Client<HttpConnector, Empty<Bytes>>,
+    dialer: Dialer,
     timeout: Duration,
     authorization: Option<String>,
 }
@@ -52,11 +53,8 @@ pub enum AskError {
 
 impl Asker {
     /// With a time limit for each question, and the key to show, if any.
-    pub fn new(timeout: Duration, api_key: Option<&str>) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
-        Self { client, timeout, authorization: api_key.map(|key| format!("Bearer {key}")) }
+    pub fn new(dialer: Dialer, timeout: Duration, api_key: Option<&str>) -> Self {
+        Self { dialer, timeout, authorization: api_key.map(|key| format!("Bearer {key}")) }
     }
 
     /// Whether the worker answers its health endpoint with a success; `None` if it could not be asked, for a reason of
@@ -121,16 +119,27 @@ impl Asker {
     }
 
     async fn ask(&self, url: &WorkerUrl, path: &str) -> Result<(StatusCode, Bytes), AskError> {
-        let mut request = Request::get(format!("{url}{path}"));
+        let mut request =
+            Request::get(format!("{}{path}", url.prefix())).header(header::HOST, url.authority());
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        let request = request.body(Empty::new()).map_err(|e| AskError::Failed(e.into()))?;
-        let answer = self.client.request(request).await.map_err(|e| AskError::Failed(e.into()))?;
-        let status = answer.status();
-        let body =
-            Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(AskError::Failed)?;
-        Ok((status, body.to_bytes()))
+        let request = request.body(Empty::<Bytes>::new()).map_err(|e| AskError::Failed(e.into()))?;
+        let stream = self.dialer.open(url, self.timeout).await.map_err(|e| AskError::Failed(e.into()))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|e| AskError::Failed(e.into()))?;
+        let mut connection = pin!(connection);
+        let mut asking = pin!(async {
+            let answer = sender.send_request(request).await.map_err(|e| AskError::Failed(e.into()))?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await;
+            Ok((status, body.map_err(AskError::Failed)?.to_bytes()))
+        });
+        tokio::select! {
+            asked = &mut asking => asked,
+            // What has come before the end is still to be read.
+            _ended = &mut connection => asking.await,
+        }
     }
 }
 

@@ -58,7 +58,7 @@ impl Probe {
     /// Asks until stopped.
     pub async fn run(self, host: Arc<Host>) {
         let timeout = Duration::from_secs(self.settings.health.timeout_secs);
-        let asker = Asker::new(timeout, self.settings.api_key.as_deref());
+        let asker = Asker::new(self.settings.dialer.clone(), timeout, self.settings.api_key.as_deref());
         let mut known = Known::default();
         loop {
             let started = Instant::now();

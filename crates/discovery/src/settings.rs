@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use forebay_dial::Dialer;
 use forebay_workers::{HealthSettings, Ranks, Role};
 
 /// How many data-parallel ranks are behind a URL.
@@ -38,6 +39,8 @@ pub struct ProbeSettings {
     pub startup_interval: Duration,
     /// Between two reads of what a worker serves.
     pub model_refresh: Duration,
+    /// Opens connections to workers.
+    pub dialer: Dialer,
     /// Data-parallel ranks behind each URL.
     pub ranks: RankCount,
     /// The same of prefill workers.
@@ -54,6 +57,7 @@ impl Default for ProbeSettings {
             health: HealthSettings::default(),
             startup_interval: Duration::from_secs(30),
             model_refresh: Duration::from_secs(30),
+            dialer: Dialer::default(),
             ranks: RankCount::default(),
             prefill_ranks: RankCount::default(),
             cache_tokens: 0,

@@ -12,6 +12,7 @@
 //! - `flatten`: how prompts, messages and content become such parts
 //! - `scalar`: how a worker would understand a number, a boolean or a name
 //! - [`facts`]: all that a router wants to know of a body, in one pass
+//! - [`form`]: the same of a multipart form that is still coming
 //! - [`usage`]: token counts in a stream
 //! - [`sse`]: record ends and kinds in a stream
 //! - [`error`]: error bodies in the dialects of the APIs
@@ -36,6 +37,8 @@ mod scalar;
 
 pub mod facts;
 
+pub mod form;
+
 pub mod usage;
 
 pub mod sse;
@@ -44,6 +47,7 @@ pub mod error;
 
 pub use error::{Dialect, ErrorBody, Extra, SoFar};
 pub use facts::{Facts, ModelFact, SessionKeys};
+pub use form::FormReader;
 pub use members::{Member, Members};
 pub use prompt::{Parts, Prompt, Scratch};
 pub use shape::BodyShape;

@@ -1,5 +1,7 @@
 //! Which top-level members are known, and which of them carry the prompt on which kind of route; must not read values.
 
+use crate::walk::{self, BodyError, KeyBuffer, Object};
+
 /// What kind of body a route takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BodyShape {
@@ -7,6 +9,10 @@ pub enum BodyShape {
     Chat,
     /// `/v1/chat/completions/tokens`
     ChatTokens,
+    /// `/v1/chat/completions/batch`
+    ChatBatch,
+    /// `/cohere/v2/chat`
+    CohereChat,
     /// `/v1/completions`
     Completions,
     /// `/v1/responses`
@@ -19,6 +25,8 @@ pub enum BodyShape {
     SglGenerate,
     /// `/v1/embeddings`
     Embeddings,
+    /// `/v2/embed`
+    CohereEmbed,
     /// `/pooling`
     Pooling,
     /// `/classify`
@@ -27,6 +35,8 @@ pub enum BodyShape {
     Score,
     /// `/rerank`
     Rerank,
+    /// `/invocations`: one of the others, see [`BodyShape::of_invocation`].
+    Invocation,
     /// No prompt to route by; only model, session keys and internal fields are read.
     Opaque,
 }
@@ -81,6 +91,8 @@ pub(crate) enum Field {
     Data2,
     Text1,
     Text2,
+    Texts,
+    Inputs,
 }
 
 /// How a member of the prompt is read.
@@ -104,7 +116,7 @@ pub(crate) enum Reading {
 pub(crate) type Slot = (Field, Reading);
 
 impl Field {
-    pub(crate) const COUNT: usize = Self::Text2 as usize + 1;
+    pub(crate) const COUNT: usize = Self::Inputs as usize + 1;
 
     /// The field with this unescaped name.
     #[inline]
@@ -128,6 +140,8 @@ impl Field {
             b"tools" => Self::Tools,
             b"input" => Self::Input,
             b"query" => Self::Query,
+            b"texts" => Self::Texts,
+            b"inputs" => Self::Inputs,
             b"items" => Self::Items,
             b"stream" => Self::Stream,
             b"prompt" => Self::Prompt,
@@ -183,6 +197,37 @@ impl Field {
 }
 
 impl BodyShape {
+    /// The kind of body that an invocation is, as vLLM tells it: by the members it has, not by its path.
+    ///
+    /// # Errors
+    /// [`BodyError`] if the members cannot be walked.
+    pub fn of_invocation(body: &[u8]) -> Result<Self, BodyError> {
+        let mut object = Object::open(body, walk::document(body)?)?;
+        let mut has = [false; Field::COUNT];
+        let mut buffer = KeyBuffer::default();
+        while let Some(key) = object.next_key()? {
+            if let Some(field) = Field::from_name(key.name(body, &mut buffer)) {
+                has[field as usize] = true;
+            }
+            object.skip_value()?;
+        }
+        let has = |fields: &[Field]| fields.iter().any(|field| has[*field as usize]);
+        use Field as F;
+        Ok(if has(&[F::Messages]) {
+            Self::Chat
+        } else if has(&[F::Prompt]) {
+            Self::Completions
+        } else if has(&[F::Input]) {
+            Self::Embeddings
+        } else if has(&[F::Query]) {
+            Self::Rerank
+        } else if has(&[F::Queries, F::Data1, F::Text1]) {
+            Self::Score
+        } else {
+            Self::Opaque
+        })
+    }
+
     /// The members that make up the prompt, in the order in which they take part in it: ids, then what a chat template
     /// puts in front, then what grows from turn to turn, then what only changes the end.
     pub(crate) const fn slots(self) -> &'static [Slot] {
@@ -191,7 +236,7 @@ impl BodyShape {
         const IDS: Slot = (F::PromptTokenIds, R::Ids);
         const ALSO_IDS: Slot = (F::TokenIds, R::Ids);
         match self {
-            Self::Chat => &CHAT,
+            Self::Chat | Self::ChatBatch | Self::CohereChat => &CHAT,
             Self::ChatTokens => &CHAT_TOKENS,
             Self::Completions => &[IDS, ALSO_IDS, (F::Prompt, R::Input)],
             Self::Responses => {
@@ -209,7 +254,8 @@ impl BodyShape {
             }
             Self::Score => &SCORE,
             Self::Rerank => &[IDS, ALSO_IDS, (F::Query, R::Input), (F::Documents, R::Input)],
-            Self::Opaque => &[],
+            Self::CohereEmbed => &[(F::Texts, R::Input), (F::Inputs, R::Raw)],
+            Self::Invocation | Self::Opaque => &[],
         }
     }
 }
@@ -256,3 +302,25 @@ const SCORE: [Slot; 10] = [
     (Field::Data2, Reading::Input),
     (Field::Text2, Reading::Input),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invocation_is_told_by_its_members() {
+        for (body, shape) in [
+            (r#"{"model":"m","messages":[]}"#, BodyShape::Chat),
+            (r#"{"\u0070rompt":"x","stream":true}"#, BodyShape::Completions),
+            (r#"{"input":["a"]}"#, BodyShape::Embeddings),
+            (r#"{"documents":["a"],"query":"b"}"#, BodyShape::Rerank),
+            (r#"{"text_1":"a","text_2":"b"}"#, BodyShape::Score),
+            (r#"{"queries":["a"],"items":["b"]}"#, BodyShape::Score),
+            (r#"{"nested":{"messages":[]}}"#, BodyShape::Opaque),
+            ("{}", BodyShape::Opaque),
+        ] {
+            assert_eq!(BodyShape::of_invocation(body.as_bytes()), Ok(shape), "{body}");
+        }
+        assert!(BodyShape::of_invocation(b"[]").is_err());
+    }
+}

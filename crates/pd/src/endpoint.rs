@@ -30,7 +30,12 @@ impl Endpoint {
             BodyShape::Responses => Some(Self::Responses),
             BodyShape::Messages => Some(Self::Messages),
             BodyShape::Generate => Some(Self::Generate),
-            BodyShape::SglGenerate
+            // A batch is refused with ids; of the others an engine's answer carries nothing to hand over.
+            BodyShape::ChatBatch
+            | BodyShape::CohereChat
+            | BodyShape::CohereEmbed
+            | BodyShape::Invocation
+            | BodyShape::SglGenerate
             | BodyShape::Embeddings
             | BodyShape::Pooling
             | BodyShape::Classify

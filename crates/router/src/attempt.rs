@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use forebay_workers::blame::is_own_fault;
 use forebay_workers::{Guard, Worker};
-use http::Method;
 
 use crate::classify::Asked;
 use crate::clock;
@@ -16,7 +15,8 @@ use crate::metrics::RouterMetrics;
 use crate::outcome::Outcome;
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
-use crate::upstream::{Answer, Conn, ExchangeError};
+use crate::upload::Upload;
+use crate::upstream::{Answer, Conn, ExchangeError, StreamedError};
 
 /// What an exchange needs beside the worker and the request's body.
 pub(crate) struct Attempt<'a> {
@@ -38,14 +38,17 @@ pub(crate) enum AttemptError {
     Silence,
     /// The head came, but nothing more in time.
     Stalled,
+    /// The request's body did not come.
+    Body(Failure),
 }
 
 impl Attempt<'_> {
     /// One exchange with the worker. A kept connection may have died of age just now; if it did, and nothing of an
     /// answer had come, the request goes out once more on a new one: the worker never saw it. Nobody can be sure of that,
-    /// so a request that must not come twice gets a new connection from the start.
+    /// so a request that must not or cannot come twice gets a new connection from the start.
     pub(crate) async fn with(&self, worker: &Arc<Worker>, asked: &Asked) -> Result<Answer, AttemptError> {
-        let kept = if asked.once_only { None } else { self.shard.idle.take(worker.host().number()) };
+        let is_fresh = asked.once_only || asked.upload.is_some();
+        let kept = if is_fresh { None } else { self.shard.idle.take(worker.host().number()) };
         if let Some(conn) = kept {
             match self.exchange(conn, worker, asked).await {
                 Err(AttemptError::Exchange(ExchangeError::Silent { reused: true, .. })) => {
@@ -72,7 +75,7 @@ impl Attempt<'_> {
     }
 
     async fn open(&self, worker: &Worker) -> Result<Conn, AttemptError> {
-        Conn::open(worker.url(), self.settings.times.connect).await.map_err(|error| {
+        Conn::open(&self.settings.dialer, worker.url(), self.settings.times.connect).await.map_err(|error| {
             if is_own_fault(&error) {
                 AttemptError::OutOfResources(error)
             } else {
@@ -87,10 +90,13 @@ impl Attempt<'_> {
         worker: &Arc<Worker>,
         asked: &Asked,
     ) -> Result<Answer, AttemptError> {
-        let method: &Method = &self.head.parts.method;
+        if let Some(upload) = &asked.upload {
+            // Boxed, since it is rare and would make every request's future larger.
+            return Box::pin(self.upload(conn, worker, upload)).await;
+        }
         let write = |out: &mut Vec<u8>| self.head.write(worker.url(), worker.dp_rank(), out);
-        let mut exchange =
-            pin!(conn.exchange(method, write, &asked.body, (&self.shard.idle, worker.host().number())));
+        let home = (&self.shard.idle, worker.host().number());
+        let mut exchange = pin!(conn.exchange(self.head.expected(), write, &asked.body, home));
         let exchanged = match self.settings.times.response_header {
             Some(limit) => {
                 let within = tokio::time::timeout(limit, exchange.as_mut()).await;
@@ -99,6 +105,37 @@ impl Attempt<'_> {
             None => exchange.await,
         };
         self.begun(exchanged.map_err(AttemptError::Exchange)?).await
+    }
+
+    /// One exchange with a body that is still coming. How long the head of the answer may take counts from its end.
+    async fn upload(
+        &self,
+        conn: Conn,
+        worker: &Arc<Worker>,
+        upload: &Upload,
+    ) -> Result<Answer, AttemptError> {
+        upload.begin();
+        let write = |out: &mut Vec<u8>| self.head.write(worker.url(), worker.dp_rank(), out);
+        let home = (&self.shard.idle, worker.host().number());
+        let mut exchange = pin!(conn.exchange_streamed(self.head.expected(), write, upload, home));
+        let exchanged = match self.settings.times.response_header {
+            Some(limit) => {
+                let silence = async {
+                    upload.ended().await;
+                    tokio::time::sleep(limit).await;
+                };
+                tokio::select! {
+                    exchanged = exchange.as_mut() => exchanged,
+                    () = silence => return Err(AttemptError::Silence),
+                }
+            }
+            None => exchange.await,
+        };
+        let answer = exchanged.map_err(|error| match error {
+            StreamedError::Exchange(error) => AttemptError::Exchange(error),
+            StreamedError::Source(failure) => AttemptError::Body(failure),
+        })?;
+        self.begun(answer).await
     }
 
     /// vLLM sends the head of a stream when it takes the request, and the first record when the prompt has been
@@ -130,7 +167,7 @@ impl AttemptError {
         let by_age = self.is_by_age();
         let failure = self.told(guard.worker());
         match failure.outcome() {
-            Outcome::OutOfResources => {}
+            Outcome::OutOfResources | Outcome::Refused | Outcome::ClientTimeout => {}
             // The next probe decides, which is sooner and surer than a breaker.
             Outcome::WorkerUnreachable | Outcome::ConnectTimeout => guard.worker().host().suspect(),
             _ if by_age => {}
@@ -157,6 +194,7 @@ impl AttemptError {
                 tracing::warn!(worker = worker.name(), "no answer from worker in time");
                 Failure::WorkerTimeout(Stage::Headers)
             }
+            Self::Body(failure) => failure,
             Self::Stalled => {
                 tracing::warn!(worker = worker.name(), "nothing of the answer's body in time");
                 Failure::WorkerTimeout(Stage::Stream)

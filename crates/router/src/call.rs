@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use forebay_workers::Reader;
 use http::request::Parts;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 
 use crate::failure::Failure;
 use crate::forwarded::{Chosen, Forwarded};
 use crate::headers;
+use crate::incoming::Incoming;
 use crate::outcome::Outcome;
 use crate::patience::Patience;
 use crate::record::Record;
@@ -18,6 +19,8 @@ use crate::relay::{Manner, Relay, ResponseBody};
 use crate::report::{Prediction, Report};
 use crate::route::{Class, Route};
 use crate::shard::Shard;
+use crate::stored::{Keeper, Stored};
+use crate::tunnel::Tunnel;
 
 /// A request whose route is known.
 pub(crate) struct Call {
@@ -30,6 +33,13 @@ pub(crate) struct Call {
     pub record: Box<Record>,
     /// Whether it was held up before a worker was chosen.
     pub waited: bool,
+    /// The protocol that its client wants to go on with.
+    // Boxed, since few have one.
+    pub protocol: Option<Box<HeaderValue>>,
+    /// Its client, who is listened to further if the worker takes that protocol.
+    pub client: Option<Box<dyn Incoming>>,
+    /// Whether its answer may be asked for again, or continued.
+    pub is_kept: bool,
 }
 
 impl Call {
@@ -50,8 +60,11 @@ impl Call {
         self,
         forwarded: Forwarded,
         patience: Patience,
-        expose: bool,
+        (expose, stored): (bool, &Arc<Stored>),
     ) -> Response<ResponseBody> {
+        if forwarded.answer.status == StatusCode::SWITCHING_PROTOCOLS {
+            return self.tunnelled(forwarded, patience);
+        }
         let Forwarded { mut answer, leg, chosen, correction } = forwarded;
         if let Some(chosen) = chosen.as_ref().filter(|_| expose) {
             headers::expose(&mut answer.headers, leg.worker().name(), &chosen.choice);
@@ -67,9 +80,28 @@ impl Call {
         let is_open = answer.body.size_hint().exact().is_none();
         let records = streamed.then(|| Box::new(if is_open { Records::default() } else { Records::raw() }));
         let complete = Outcome::of_status(answer.status);
-        let manner = Manner { complete, records, dialect: self.route.dialect, patience, report, correction };
+        let is_kept = self.is_kept && answer.status.is_success();
+        let keeper = is_kept.then(|| Keeper::new(stored, leg.worker()));
+        let dialect = self.route.dialect;
+        let manner = Manner { complete, records, dialect, patience, report, correction, keeper };
         let relay = Relay::new(answer.body, leg, record, manner);
         let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
+        *response.status_mut() = answer.status;
+        *response.headers_mut() = answer.headers;
+        response
+    }
+
+    /// The worker goes on with another protocol, and so does the client.
+    fn tunnelled(self, forwarded: Forwarded, patience: Patience) -> Response<ResponseBody> {
+        let Forwarded { answer, leg, .. } = forwarded;
+        let mut record = self.record;
+        record.status(answer.status, false);
+        let Some(client) = self.client else {
+            // Nobody is asked for another protocol without a client who wants it.
+            return record.answered(Err(Failure::InvalidResponse("an upgrade nobody asked for".to_owned())));
+        };
+        let tunnel = Tunnel::new(answer.body, client, leg, record, patience);
+        let mut response = Response::new(ResponseBody::Tunnel(Box::new(tunnel)));
         *response.status_mut() = answer.status;
         *response.headers_mut() = answer.headers;
         response

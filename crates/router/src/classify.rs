@@ -1,6 +1,7 @@
 //! What a request asks for: its body read whole, what must not pass taken out, and the keys that policies choose by.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
@@ -9,23 +10,18 @@ use forebay_pd::{Endpoint, PromptFacts};
 use forebay_policy::{Choice, HashKey, HashKeyKind, PolicyKind, PrefixKey};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
-use http_body::Body;
-use http_body_util::BodyExt;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::failure::Failure;
+use crate::incoming::Incoming;
 use crate::metrics::RouterMetrics;
 use crate::settings::RouterSettings;
+use crate::upload::Upload;
 
 thread_local! {
     /// Where the parser puts what it cannot borrow from the body.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
-
-/// The body of a request, wherever it comes from.
-pub trait Incoming: Body<Data = Bytes> + Send + Unpin {}
-
-impl<B: Body<Data = Bytes> + Send + Unpin> Incoming for B {}
 
 /// The byte order mark, which Python skips.
 const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -56,6 +52,14 @@ pub(crate) struct Asked {
     /// What decides whether it becomes a prefill/decode pair, if there are any.
     // Boxed, since most routers have none and every request's future would be larger.
     pub pair: Option<Box<PairAsk>>,
+    /// The body, if it goes on while it comes.
+    pub upload: Option<Box<Upload>>,
+    /// Number of the URL that has what it continues, and no other has.
+    pub only: Option<u32>,
+    /// The response that it continues.
+    pub continues: Option<Box<str>>,
+    /// Whether its answer may be asked for again, or continued.
+    pub is_kept: bool,
 }
 
 /// What decides whether a request becomes a pair.
@@ -68,6 +72,11 @@ pub(crate) struct PairAsk {
 }
 
 impl Asked {
+    /// Whether another worker may have it too.
+    pub(crate) fn can_be_repeated(&self) -> bool {
+        !self.once_only && self.upload.as_ref().is_none_or(|upload| upload.can_be_repeated())
+    }
+
     /// Bytes of the prompt if it was text and they are known, else 0.
     pub(crate) fn text_bytes(&self, choice: &Choice) -> u32 {
         match (&self.tokens, &self.pair) {
@@ -79,18 +88,16 @@ impl Asked {
 }
 
 /// Reads the body whole, within the limit. A body that came in one piece is not copied.
-pub(crate) async fn read_body(mut body: impl Incoming, limit: usize) -> Result<Bytes, Failure> {
-    let announced = body.size_hint().exact().unwrap_or(0);
+pub(crate) async fn read_body(body: &mut impl Incoming, limit: usize) -> Result<Bytes, Failure> {
+    let announced = body.exact().unwrap_or(0);
     let announced = usize::try_from(announced)
         .ok()
         .filter(|length| *length <= limit)
         .ok_or(Failure::BodyTooLarge { limit })?;
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| Failure::BodyCut)?.into_data() else {
-            continue;
-        };
+    while let Some(data) = poll_fn(|cx| body.poll_data(cx)).await {
+        let data = data.map_err(|_| Failure::BodyCut)?;
         if first.len() + rest.len() + data.len() > limit {
             return Err(Failure::BodyTooLarge { limit });
         }
@@ -122,7 +129,13 @@ pub(crate) struct Classifier<'a> {
 impl Classifier<'_> {
     /// Of a body that carries a prompt.
     pub(crate) fn prompt(&self, shape: BodyShape, body: &Bytes) -> Result<Asked, Failure> {
-        self.read(shape, body).map_err(|error| Failure::BodyBroken(error.to_string()))
+        let read = match shape {
+            // Never a pair: its path does not say what a leg would be.
+            BodyShape::Invocation => BodyShape::of_invocation(body)
+                .and_then(|shape| Ok(Asked { pair: None, ..self.read(shape, body)? })),
+            _ => self.read(shape, body),
+        };
+        read.map_err(|error| Failure::BodyBroken(error.to_string()))
     }
 
     /// Of a body that any worker can take. Only a JSON object can hold something internal; what cannot be one passes.
@@ -157,13 +170,18 @@ impl Classifier<'_> {
             let hash = of_use(PolicyKind::ConsistentHash).then(|| self.hash_key(&facts, body)).flatten();
             let pair = self.settings.pairs.is_some().then(|| Box::new(pair_ask(shape, &facts)));
             let (body, stripped) = self.without_internals(body, &facts);
+            let may_be_kept = shape == BodyShape::Responses;
             Ok(Asked {
                 rank: None,
+                upload: None,
+                only: None,
+                continues: facts.previous_response_id.as_deref().filter(|_| may_be_kept).map(Into::into),
+                is_kept: may_be_kept && facts.store != Some(false),
                 body,
                 stripped,
                 model,
                 is_object: true,
-                once_only: shape == BodyShape::Responses && (facts.store == Some(true) || facts.background),
+                once_only: may_be_kept && (facts.store == Some(true) || facts.background),
                 tokens: (prefix.is_some() || pair.is_some()).then(|| id_count(&facts)).flatten(),
                 streamed: facts.stream,
                 prefix,

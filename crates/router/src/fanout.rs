@@ -14,7 +14,7 @@ use crate::classify::Asked;
 use crate::failure::{Failure, json};
 use crate::forward::Forward;
 use crate::forwarded::Forwarded;
-use crate::headers::{TARGET, Written};
+use crate::headers::{Length, TARGET, Written};
 use crate::relay::ResponseBody;
 use crate::route::Action;
 use crate::router::Router;
@@ -109,7 +109,11 @@ impl Order {
             parts: &self.parts,
             made_id: self.made_id.as_ref(),
             replaces_id: false,
-            length: (self.parts.method == http::Method::POST).then_some(self.body.len()),
+            length: match self.parts.method {
+                http::Method::POST => Length::Exact(self.body.len() as u64),
+                _ => Length::None,
+            },
+            protocol: None,
             authorization: (api_key.is_some() || for_router).then_some(api_key),
         };
         let (metrics, writer) = (self.router.metrics(), &self.router.writer);

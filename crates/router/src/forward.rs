@@ -84,7 +84,7 @@ impl Forward<'_> {
                 return Err(Failure::Overloaded);
             }
         }
-        let mut course = Course::begin(pool, asked.rank)?;
+        let mut course = Course::begin(pool, asked)?;
         loop {
             let selected = match course.begin_with(first.take(), self.now_ms) {
                 None => self.next(pool, asked, &mut course, attempts.count).await?,
@@ -188,7 +188,7 @@ impl Forward<'_> {
             course.rounds += 1;
             let wait = self.settings.retry.backoff(course.rounds, self.shard.unit());
             tokio::time::sleep(wait).await;
-            course.tried = Tried::with_rank(asked.rank);
+            course.tried = Tried::with_rank_of(asked.only, asked.rank);
             let ask = self.ask(asked, course);
             selected = pool.select_for(asker, &ask, &course.tried)?;
         }
@@ -215,7 +215,7 @@ impl Forward<'_> {
 
     fn may_try_again(&self, asked: &Asked, course: &Course, again: Again) -> bool {
         let is_first_doubt = again != Again::Doubtful || !course.has_doubt();
-        !asked.once_only && is_first_doubt && course.counted < self.settings.retry.limit()
+        asked.can_be_repeated() && is_first_doubt && course.counted < self.settings.retry.limit()
     }
 
     /// Whether an attempt without an answer leaves the request fit for another worker.
@@ -228,11 +228,12 @@ impl Forward<'_> {
             AttemptError::Exchange(error) if error.is_reset() => {
                 course.reason = "reset";
                 course.counted += 1;
-                !asked.once_only && course.counted < self.settings.retry.limit()
+                asked.can_be_repeated() && course.counted < self.settings.retry.limit()
             }
             AttemptError::Exchange(_)
             | AttemptError::Silence
             | AttemptError::Stalled
+            | AttemptError::Body(_)
             | AttemptError::OutOfResources(_) => false,
         }
     }
@@ -243,11 +244,11 @@ impl Forward<'_> {
 }
 
 impl Course {
-    /// Of a request whose client may insist on a rank.
-    fn begin(pool: &Pool, rank: Option<u32>) -> Result<Self, Failure> {
-        match rank {
+    /// Of a request whose client may insist on a rank, or that only one URL can serve.
+    fn begin(pool: &Pool, asked: &Asked) -> Result<Self, Failure> {
+        match asked.rank {
             Some(rank) if !pool.has_rank(rank) => Err(Failure::RankUnknown(rank)),
-            _ => Ok(Self { tried: Tried::with_rank(rank), ..Self::default() }),
+            rank => Ok(Self { tried: Tried::with_rank_of(asked.only, rank), ..Self::default() }),
         }
     }
 
@@ -316,7 +317,7 @@ impl Course {
         let slot = guard.worker().slot();
         self.tried.add(slot);
         match failure.outcome() {
-            Outcome::OutOfResources => {}
+            Outcome::OutOfResources | Outcome::Refused | Outcome::ClientTimeout => {}
             // The next probe decides, which is sooner and surer than a breaker.
             Outcome::WorkerUnreachable | Outcome::ConnectTimeout => guard.worker().host().suspect(),
             _ if self.judged.contains(slot) => {}

@@ -10,6 +10,7 @@ use http::request::Parts;
 
 use crate::failure::Failure;
 use crate::settings::RouterSettings;
+use crate::upstream::Expected;
 use crate::upstream::head::tokens;
 
 /// Whether a header is of the client's connection, or one that is written anew.
@@ -130,6 +131,18 @@ fn strip_internals(headers: &mut HeaderMap, trust: Trust) -> Vec<&'static str> {
     stripped
 }
 
+/// The protocol that a client asks to go on with on its connection, if it does; not HTTP/2, which many ask for by habit
+/// and take a plain answer for.
+pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let protocol = headers.get(header::UPGRADE)?;
+    let says_so = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .any(|value| tokens(value.as_bytes()).any(|token| token.eq_ignore_ascii_case(b"upgrade")));
+    let is_http = tokens(protocol.as_bytes()).any(|token| token.eq_ignore_ascii_case(b"h2c"));
+    (says_so && !is_http).then(|| apart(protocol))
+}
+
 fn strip_named(headers: &mut HeaderMap) {
     let stays =
         |token: &&[u8]| !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close");
@@ -196,7 +209,18 @@ fn label(name: &HeaderName, value: &HeaderValue) -> Option<&'static str> {
     }
 }
 
+/// How the length of a request's body is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// There is none, and none is due.
+    None,
+    Exact(u64),
+    /// Nobody knows yet.
+    Chunked,
+}
+
 /// What a request's head says apart from the client's own headers.
+#[derive(Clone, Copy)]
 pub(crate) struct Written<'a> {
     /// Method, target and headers of the client.
     pub parts: &'a Parts,
@@ -204,8 +228,10 @@ pub(crate) struct Written<'a> {
     pub made_id: Option<&'a HeaderValue>,
     /// Whether that id takes the place of the one that the client sent.
     pub replaces_id: bool,
-    /// Length of the body; `None` if there is none and none is due.
-    pub length: Option<usize>,
+    /// Length of the body, if there is one or one is due.
+    pub length: Length,
+    /// The protocol that the connection is to speak from then on.
+    pub protocol: Option<&'a HeaderValue>,
     /// Replaces the client's `Authorization`: `Some(None)` takes it out.
     pub authorization: Option<Option<&'a str>>,
 }
@@ -214,6 +240,11 @@ impl Written<'_> {
     /// The request's id.
     pub(crate) fn id(&self) -> &[u8] {
         self.made_id.or_else(|| self.parts.headers.get(REQUEST_ID)).map_or(&[], HeaderValue::as_bytes)
+    }
+
+    /// How its answer is to be read.
+    pub(crate) fn expected(&self) -> Expected<'_> {
+        Expected { method: &self.parts.method, switches: self.protocol.is_some() }
     }
 
     /// Writes the head for this worker.
@@ -249,8 +280,16 @@ impl Written<'_> {
         if let Some(Some(key)) = self.authorization {
             line(out, "authorization", [b"Bearer ", key.as_bytes()].concat().as_slice());
         }
-        if let Some(length) = self.length {
-            line(out, "content-length", itoa::Buffer::new().format(length).as_bytes());
+        match self.length {
+            Length::None => {}
+            Length::Exact(length) => {
+                line(out, "content-length", itoa::Buffer::new().format(length).as_bytes());
+            }
+            Length::Chunked => line(out, "transfer-encoding", b"chunked"),
+        }
+        if let Some(protocol) = self.protocol {
+            line(out, "connection", b"Upgrade");
+            line(out, "upgrade", protocol.as_bytes());
         }
         out.extend_from_slice(b"\r\n");
     }
@@ -315,8 +354,15 @@ mod tests {
     fn written(parts: &Parts, url: &str) -> String {
         let mut out = Vec::new();
         let id = HeaderValue::from_static("id-1");
-        Written { parts, made_id: Some(&id), replaces_id: false, length: Some(7), authorization: None }
-            .write(&url.parse().unwrap(), None, &mut out);
+        Written {
+            parts,
+            made_id: Some(&id),
+            replaces_id: false,
+            length: Length::Exact(7),
+            protocol: None,
+            authorization: None,
+        }
+        .write(&url.parse().unwrap(), None, &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -388,7 +434,8 @@ mod tests {
             parts: &honoured,
             made_id: None,
             replaces_id: false,
-            length: None,
+            length: Length::None,
+            protocol: None,
             authorization: None,
         };
         head.write(&"http://w:1".parse().unwrap(), Some(3), &mut out);

@@ -14,7 +14,7 @@ use crate::course::Legs;
 use crate::decode::DecodeLeg;
 use crate::forward::Forward;
 use crate::forwarded::Chosen;
-use crate::headers::Written;
+use crate::headers::{Length, Written};
 use crate::pair::Pair;
 use crate::prefill::PrefillLeg;
 
@@ -37,11 +37,10 @@ impl Pair<'_> {
     pub(crate) fn head<'b>(&'b self, legs: &'b Legs, length: usize) -> Written<'b> {
         let client = self.forward.head;
         Written {
-            parts: client.parts,
             made_id: legs.request_id.as_ref().or(client.made_id),
             replaces_id: client.replaces_id || legs.request_id.is_some(),
-            length: Some(length),
-            authorization: client.authorization,
+            length: Length::Exact(length as u64),
+            ..*client
         }
     }
 

@@ -13,6 +13,8 @@
 //! - `call`: a request whose route is known, and how its answer becomes a response.
 //! - [`forward`]: a choice with its load, and another one if that failed.
 //! - `forwarded`: what that gives, and what it tells on the way.
+//! - `incoming`: the body of a request, wherever it comes from; `upload`: one that goes on while it comes.
+//! - `stored`: responses that one worker keeps: who has them, and all asked side by side.
 //! - `attempt`: one exchange with one worker; `retry`: whether it is followed by another.
 //! - `pair`: a prefill/decode pair by its plan; `course`: what it has been through; `legs`: what its legs are sent;
 //!   `prefill`, `decode`: one leg each;
@@ -23,6 +25,7 @@
 //! - `leg`: a worker's load with what its answer will say of it.
 //! - [`relay`]: the body on its way to the client; `records`: event streams in whole records; `patience`: how long it may
 //!   take.
+//! - `tunnel`: another protocol than HTTP, both ways.
 //! - [`report`]: what the worker says of the prompt at the end of that body, against what was predicted.
 //! - [`fanout`]: requests that concern whole workers.
 //! - [`trial`]: what one trial came to, and the hold under which the next one begins; [`reset`]: that change of trials,
@@ -53,6 +56,7 @@ mod fanout;
 mod forward;
 mod forwarded;
 mod headers;
+mod incoming;
 mod leg;
 mod legs;
 mod line;
@@ -77,7 +81,10 @@ pub mod route;
 pub mod router;
 pub mod settings;
 pub mod shard;
+mod stored;
 pub mod trial;
+mod tunnel;
+mod upload;
 pub mod upstream;
 mod waits;
 
@@ -86,11 +93,12 @@ pub use account::Account;
 pub use admission::AdmissionSettings;
 pub use emptying::{Emptied, Said};
 pub use headers::TRIAL_NAME_LIMIT;
+pub use incoming::{BodyGone, Incoming};
 pub use lines::Lines;
 pub use metrics::RouterMetrics;
 pub use pairs::{Inject, PairOutcome, PairSettings, Pairs};
 pub use record::Books;
-pub use relay::ResponseBody;
+pub use relay::{ResponseBody, TwoWay};
 pub use reset::{ResetDone, ResetOrder, ResetRefused};
 pub use retry::RetrySettings;
 pub use route::{Class, Route};

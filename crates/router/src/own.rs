@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_workers::{Blocker, Models, Worker, World};
-use http::{Response, StatusCode};
+use http::header::ALLOW;
+use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -22,6 +23,7 @@ pub(crate) fn answer(page: Page, world: &World, draining: bool) -> Response<Resp
         Page::Ready => readiness(world, clock::now_ms(), draining),
         Page::Models => page_of(StatusCode::OK, &models(world)),
         Page::Version => page_of(StatusCode::OK, &version(world)),
+        Page::Options(methods) => options(methods),
     }
 }
 
@@ -128,6 +130,15 @@ fn models(world: &World) -> ModelList {
         }
     }
     ModelList { object: "list", data }
+}
+
+fn options(methods: &str) -> Response<ResponseBody> {
+    let mut answer = Response::new(ResponseBody::Whole(Bytes::new()));
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    if let Ok(methods) = HeaderValue::from_str(&format!("{methods}, OPTIONS")) {
+        answer.headers_mut().insert(ALLOW, methods);
+    }
+    answer
 }
 
 #[derive(Serialize)]

@@ -8,7 +8,7 @@ use crate::route::{Class, Route};
 
 /// The pool that serves what is asked for. A body that could not name a model may go anywhere.
 pub(crate) fn pick_pool<'w>(world: &'w World, route: &Route, asked: &Asked) -> Result<&'w Pool, Failure> {
-    if route.class == Class::PickOne && !asked.is_object {
+    if !matches!(route.class, Class::Routable(_)) && !asked.is_object {
         return Ok(world.all(route.by()));
     }
     world.pool(route.by(), asked.model.as_deref()).map(|pool| &**pool).map_err(|error| match error {

@@ -1,23 +1,46 @@
 //! A request's body read, as far as its route has to know it, and what it asks for. It chooses nobody.
 
+use std::borrow::Cow;
 use std::pin::pin;
 
 use bytes::Bytes;
+use forebay_openai::{FormReader, form};
 use forebay_workers::By;
+use http::header::CONTENT_TYPE;
+use percent_encoding::percent_decode_str;
 use tokio::time::timeout;
 
 use crate::call::Call;
-use crate::classify::{self, Asked, Classifier, Incoming};
+use crate::classify::{self, Asked, Classifier};
 use crate::failure::Failure;
 use crate::headers::Trust;
+use crate::incoming::Incoming;
 use crate::route::Class;
 use crate::router::Router;
+use crate::upload::Upload;
 
 impl Router {
     /// Reads the body, and what it asks for.
-    pub(crate) async fn classify(&self, call: &mut Call, body: impl Incoming) -> Result<Asked, Failure> {
-        let body = self.read(body).await?;
+    pub(crate) async fn classify(&self, call: &mut Call, mut body: impl Incoming) -> Result<Asked, Failure> {
+        if call.protocol.is_some() {
+            let asked = of_query(call);
+            call.client = Some(Box::new(body));
+            return Ok(asked);
+        }
+        if call.route.class == Class::Upload {
+            let boundary =
+                call.parts.headers.get(CONTENT_TYPE).and_then(|kind| form::boundary(kind.as_bytes()));
+            if let Some(boundary) = boundary {
+                // Boxed, since it is rare and would make every request's future larger.
+                return Box::pin(self.classify_form(body, &boundary)).await;
+            }
+        }
+        let body = self.read(&mut body).await?;
         call.record.account.request_bytes = body.len() as u64;
+        self.classify_whole(call, &body)
+    }
+
+    fn classify_whole(&self, call: &mut Call, body: &Bytes) -> Result<Asked, Failure> {
         let classifier = Classifier {
             settings: &self.settings,
             metrics: self.metrics(),
@@ -30,24 +53,49 @@ impl Router {
             Class::Routable(shape) => {
                 let rank = Trust::of(&self.settings).rank_of(&call.parts.headers);
                 let rank = rank.filter(|_| call.route.by() == By::Rank);
-                Ok(Asked { rank, ..classifier.prompt(shape, &body)? })
+                Ok(Asked { rank, ..classifier.prompt(shape, body)? })
             }
             _ => {
                 // What the table does not know may change something each time that it is sent.
                 let once_only = call.route.is_unknown() && !call.parts.method.is_safe();
-                classifier.opaque(&body).map(|asked| Asked { once_only, ..asked })
+                classifier.opaque(body).map(|asked| Asked { once_only, ..asked })
             }
         }?;
         call.record.account.stripped.extend_from_slice(&asked.stripped);
         Ok(asked)
     }
 
+    /// A form that goes on while it comes: only its beginning is read here, for the model it names.
+    async fn classify_form(&self, body: impl Incoming, boundary: &[u8]) -> Result<Asked, Failure> {
+        let upload = Upload::new(body, self.settings.max_payload_bytes, self.settings.times.client_body)?;
+        let mut form = FormReader::new(boundary);
+        upload.read_form(&mut form).await?;
+        Ok(Asked {
+            model: form.model().map(str::to_owned),
+            is_object: true,
+            streamed: form.stream(),
+            upload: Some(Box::new(upload)),
+            ..Asked::default()
+        })
+    }
+
     /// Reads the body whole, within its limits.
-    pub(crate) async fn read(&self, body: impl Incoming) -> Result<Bytes, Failure> {
+    pub(crate) async fn read(&self, body: &mut impl Incoming) -> Result<Bytes, Failure> {
         let mut reading = pin!(classify::read_body(body, self.settings.max_payload_bytes));
         match self.settings.times.client_body {
             Some(limit) => timeout(limit, reading.as_mut()).await.unwrap_or(Err(Failure::BodyTimeout)),
             None => reading.await,
         }
     }
+}
+
+/// What a request asks for that has no body but a query.
+fn of_query(call: &Call) -> Asked {
+    let query = call.parts.uri.query().unwrap_or_default();
+    let model = query.split('&').find_map(|pair| pair.strip_prefix("model=")).filter(|name| !name.is_empty());
+    let model = model.map(|name| {
+        let name = if name.contains('+') { Cow::Owned(name.replace('+', " ")) } else { Cow::Borrowed(name) };
+        percent_decode_str(&name).decode_utf8_lossy().into_owned()
+    });
+    Asked { is_object: model.is_some() || call.route.class == Class::Tunnel, model, ..Asked::default() }
 }

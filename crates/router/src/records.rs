@@ -77,12 +77,7 @@ impl Records {
 
     /// What a last record can go on with.
     pub(crate) fn so_far(&self) -> SoFar<'_> {
-        const ID: &[u8] = b"\"id\":\"";
-        let behind = memchr::memmem::find(&self.begin, ID).map(|at| &self.begin[at + ID.len()..]);
-        let id = behind.and_then(|behind| behind.split(|byte| *byte == b'"').next());
-        // An id with an escape in it is none that an engine makes.
-        let id = id.and_then(|id| std::str::from_utf8(id).ok()).filter(|id| !id.contains('\\'));
-        SoFar { id: id.unwrap_or_default(), records: self.told }
+        SoFar { id: first_id(&self.begin).unwrap_or_default(), records: self.told }
     }
 
     /// The last token counts that the worker told.
@@ -99,6 +94,15 @@ impl Records {
     pub(crate) fn has_error(&self) -> bool {
         self.has_error
     }
+}
+
+/// The first id in an answer that begins so.
+pub(crate) fn first_id(begin: &[u8]) -> Option<&str> {
+    const ID: &[u8] = b"\"id\":\"";
+    let behind = &begin[memchr::memmem::find(begin, ID)? + ID.len()..];
+    let id = behind.get(..memchr::memchr(b'"', behind)?)?;
+    // An id with an escape in it is none that an engine makes.
+    std::str::from_utf8(id).ok().filter(|id| !id.contains('\\'))
 }
 
 #[cfg(test)]

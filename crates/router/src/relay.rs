@@ -17,6 +17,8 @@ use crate::patience::Patience;
 use crate::record::Record;
 use crate::records::Records;
 use crate::report::Report;
+use crate::stored::Keeper;
+use crate::tunnel::Tunnel;
 use crate::upstream::{BodyError, Upstream};
 
 /// Body of a response.
@@ -25,6 +27,8 @@ pub enum ResponseBody {
     Whole(Bytes),
     /// A worker's answer on its way.
     Relay(Box<Relay>),
+    /// Another protocol than HTTP, both ways.
+    Tunnel(Box<Tunnel>),
 }
 
 /// A worker's answer on its way to the client.
@@ -54,6 +58,8 @@ pub(crate) struct Manner {
     pub correction: Option<Correction>,
     /// What the worker will report of the prompt, if that is of use.
     pub report: Option<Report>,
+    /// Who keeps the answer, if anybody does, until its id has come.
+    pub keeper: Option<Keeper>,
 }
 
 impl Relay {
@@ -103,6 +109,9 @@ impl Relay {
     /// Takes what came; gives what goes on.
     fn take(&mut self, chunk: Bytes) -> Bytes {
         self.manner.patience.moved();
+        if let Some(keeper) = self.manner.keeper.take() {
+            keeper.begins(&chunk);
+        }
         let (goes, has_token) = match &mut self.manner.records {
             Some(records) => {
                 let whole = records.pass(chunk);
@@ -211,6 +220,7 @@ impl Body for ResponseBody {
                 }
                 polled.map_ok(Frame::data)
             }
+            Self::Tunnel(tunnel) => tunnel.poll(cx).map(|polled| polled.map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
@@ -218,6 +228,7 @@ impl Body for ResponseBody {
         match self {
             Self::Whole(bytes) => bytes.is_empty(),
             Self::Relay(relay) => relay.ended,
+            Self::Tunnel(_) => false,
         }
     }
 
@@ -229,6 +240,21 @@ impl Body for ResponseBody {
                 SizeHint::default()
             }
             Self::Relay(relay) => relay.upstream.size_hint(),
+            Self::Tunnel(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// A body whose client may be heard while the body goes out.
+pub trait TwoWay: Body<Data = Bytes> + Unpin {
+    /// What the client says goes on, although it takes in nothing at the moment.
+    fn poll_inward(&mut self, cx: &mut Context<'_>);
+}
+
+impl TwoWay for ResponseBody {
+    fn poll_inward(&mut self, cx: &mut Context<'_>) {
+        if let Self::Tunnel(tunnel) = self {
+            tunnel.poll_inward(cx);
         }
     }
 }

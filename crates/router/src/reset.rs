@@ -92,6 +92,9 @@ impl Router {
         let old = self.reader.world();
         let warm = if order.parts.policies { Warmth::default() } else { warmth(&old) };
         let world = self.writer.reset(order.parts, order.seed);
+        if order.parts.policies {
+            self.stored.clear();
+        }
         let not_emptied =
             emptied.iter().filter(|said| !said.is_done()).map(|said| said.url.clone()).collect();
         self.trials().begin(&old, &world, Beginning { name: order.trial, warm, not_emptied });

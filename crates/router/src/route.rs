@@ -8,7 +8,7 @@ use forebay_workers::{By, Rest};
 use http::Method;
 use percent_encoding::percent_decode_str;
 
-use self::Class::{Admin, Control, Own, PickOne, Routable};
+use self::Class::{Admin, Control, Own, PickOne, Routable, Stored, Tunnel, Upload};
 
 /// What is done with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,12 @@ pub enum Class {
     Routable(BodyShape),
     /// Any worker of the model will do.
     PickOne,
+    /// A form with a file: any worker of the model that it names, and the body goes on while it comes.
+    Upload,
+    /// A connection that is to switch to another protocol, with any worker of the model that the query names.
+    Tunnel,
+    /// About a response that one worker keeps: whoever knows it answers.
+    Stored,
     /// Goes to every worker, or to the one addressed; the answers are merged.
     Control(Action),
     /// Answered by the router itself.
@@ -34,9 +40,28 @@ impl Class {
     /// Whether a request of this class belongs to a trial: a worker was to answer it, or nobody knows who.
     pub(crate) fn counts(self) -> bool {
         match self {
-            Self::Routable(_) | Self::PickOne | Self::Refused(_) => true,
+            Self::Refused(_) => true,
             Self::Control(_) | Self::Own(_) | Self::Admin { .. } => false,
+            Self::Routable(_) | Self::PickOne | Self::Upload | Self::Tunnel | Self::Stored => true,
         }
+    }
+
+    /// Whether workers are asked.
+    pub(crate) fn is_for_workers(self) -> bool {
+        match self {
+            Self::Routable(_)
+            | Self::PickOne
+            | Self::Upload
+            | Self::Tunnel
+            | Self::Stored
+            | Self::Control(_) => true,
+            Self::Own(_) | Self::Admin { .. } | Self::Refused(_) => false,
+        }
+    }
+
+    /// Whether its connection may switch to another protocol.
+    pub(crate) fn may_switch(self) -> bool {
+        matches!(self, Self::PickOne | Self::Tunnel)
     }
 }
 
@@ -71,6 +96,8 @@ pub enum Page {
     Models,
     /// `/version`.
     Version,
+    /// What a path takes, to whoever asks for just that.
+    Options(&'static str),
 }
 
 /// Why there is nothing.
@@ -109,6 +136,7 @@ const ONE: Action = Action { addressed: true, ..READ };
 const GET: &str = "GET, HEAD";
 const POST: &str = "POST";
 const BOTH: &str = "GET, HEAD, POST";
+const KEPT: &str = "GET, HEAD, POST, DELETE";
 const ANY: &str = "";
 
 /// Methods, path, class. Paths below a `/*` match by prefix.
@@ -116,13 +144,17 @@ const ANY: &str = "";
 const TABLE: &[(&str, &str, Class)] = &[
     (POST, "/v1/chat/completions",        Routable(BodyShape::Chat)),
     (POST, "/v1/chat/completions/tokens", Routable(BodyShape::ChatTokens)),
+    (POST, "/v1/chat/completions/batch",  Routable(BodyShape::ChatBatch)),
     (POST, "/v1/completions",             Routable(BodyShape::Completions)),
     (POST, "/v1/responses",               Routable(BodyShape::Responses)),
     (POST, "/v1/messages",                Routable(BodyShape::Messages)),
     (POST, "/inference/v1/generate",      Routable(BodyShape::Generate)),
     (POST, "/generate",                   Routable(BodyShape::SglGenerate)),
+    (POST, "/cohere/v2/chat",             Routable(BodyShape::CohereChat)),
+    (POST, "/invocations",                Routable(BodyShape::Invocation)),
     (POST, "/v1/embeddings",              Routable(BodyShape::Embeddings)),
     (POST, "/embeddings",                 Routable(BodyShape::Embeddings)),
+    (POST, "/v2/embed",                   Routable(BodyShape::CohereEmbed)),
     (POST, "/pooling",                    Routable(BodyShape::Pooling)),
     (POST, "/v1/pooling",                 Routable(BodyShape::Pooling)),
     (POST, "/classify",                   Routable(BodyShape::Classify)),
@@ -141,6 +173,17 @@ const TABLE: &[(&str, &str, Class)] = &[
     (POST, "/v1/completions/render",      PickOne),
     (POST, "/v1/messages/render",         PickOne),
     (POST, "/v1/responses/render",        PickOne),
+    (POST, "/cohere/v2/chat/render",      PickOne),
+    (POST, "/v1/chat/completions/derender", PickOne),
+    (POST, "/v1/completions/derender",    PickOne),
+    (POST, "/v1/systemone",               PickOne),
+    (POST, "/v1/decisions",               PickOne),
+    (POST, "/generative_scoring",         PickOne),
+
+    (POST, "/v1/audio/transcriptions",    Upload),
+    (POST, "/v1/audio/translations",      Upload),
+    (GET,  "/v1/realtime",                Tunnel),
+    (KEPT, "/v1/responses/*",             Stored),
 
     (POST, "/reset_prefix_cache",         Control(EMPTIES)),
     (POST, "/reset_mm_cache",             Control(READ)),
@@ -242,6 +285,9 @@ impl Route {
         {
             return Self::new(class, template, row);
         }
+        if method == Method::OPTIONS {
+            return Self::new(Own(Page::Options(methods)), template, row);
+        }
         let refused = || Self::new(Class::Refused(Refusal::Method(methods)), template, row);
         Self::unknown(path, forward_unknown).unwrap_or_else(refused)
     }
@@ -264,7 +310,12 @@ impl Route {
         use BodyShape as Shape;
         match self.class {
             Routable(
-                Shape::Chat | Shape::Completions | Shape::Responses | Shape::Messages | Shape::Generate,
+                Shape::Chat
+                | Shape::ChatBatch
+                | Shape::Completions
+                | Shape::Responses
+                | Shape::Messages
+                | Shape::Generate,
             ) => By::Rank,
             _ => By::Url,
         }

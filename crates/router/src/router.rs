@@ -14,13 +14,14 @@ use tokio::sync::Mutex;
 use crate::admission::Admission;
 use crate::authority;
 use crate::call::Call;
-use crate::classify::{Asked, Incoming};
+use crate::classify::Asked;
 use crate::clock;
 use crate::failure::Failure;
 use crate::fanout::Order;
 use crate::forward::Forward;
 use crate::forwarded::{Forwarded, Progress};
-use crate::headers::{self, REQUEST_ID, Trust, Written};
+use crate::headers::{self, Length, REQUEST_ID, Trust, Written};
+use crate::incoming::Incoming;
 use crate::line::InLine;
 use crate::metrics::RouterMetrics;
 use crate::own;
@@ -33,6 +34,7 @@ use crate::relay::ResponseBody;
 use crate::route::{Action, Class, Refusal, Route};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
+use crate::stored::Stored;
 use crate::trial::Trials;
 
 /// Takes requests to workers.
@@ -46,6 +48,8 @@ pub struct Router {
     /// Prefill/decode pairs, if workers have roles.
     pairs: Option<Pairs>,
     books: Arc<Books>,
+    /// Who keeps which response.
+    pub(crate) stored: Arc<Stored>,
     /// Taken by the reset that is under way.
     pub(crate) resetting: Mutex<()>,
 }
@@ -92,7 +96,8 @@ impl Router {
         let admission = Admission::new(&settings.admission, books.metrics.queued.clone());
         let draining = AtomicBool::new(false);
         let (books, resetting) = (Arc::new(books), Mutex::default());
-        Self { admission, draining, reader, writer, settings, pairs, books, resetting }
+        let stored = Arc::default();
+        Self { admission, draining, reader, writer, settings, pairs, books, stored, resetting }
     }
 
     pub(crate) fn metrics(&self) -> &RouterMetrics {
@@ -124,7 +129,7 @@ impl Router {
     /// must not hide where the request comes from.
     pub fn begin(&self, side: Side, peer: SocketAddr, head: &Parts) -> Begun {
         let mut route = Route::find(&head.method, head.uri.path(), self.settings.forward_unknown);
-        let to_workers = matches!(route.class, Class::Routable(_) | Class::PickOne | Class::Control(_));
+        let to_workers = route.class.is_for_workers();
         if side == Side::Admin && to_workers {
             route.class = Class::Refused(Refusal::NotFound);
         }
@@ -147,6 +152,8 @@ impl Router {
         body: impl Incoming,
     ) -> Response<ResponseBody> {
         let Begun { route, allowed, peer, mut record } = begun;
+        let protocol =
+            route.class.may_switch().then(|| headers::upgrade(&parts.headers)).flatten().map(Box::new);
         let stripped = headers::strip(&mut parts.headers, Trust::of(&self.settings));
         record.account.stripped = stripped.internals;
         let trial_failure = stripped.trial.map(|trial| record.account.trial = trial).err();
@@ -155,12 +162,14 @@ impl Router {
         }
         let (id, made_id) = self.identify(shard, &parts);
         record.account.id = Some(id.clone());
-        let call = Call { peer, route, parts, made_id, record, waited: false };
+        let (waited, client, is_kept) = (false, None, false);
+        let call = Call { peer, route, parts, made_id, record, waited, protocol, client, is_kept };
         let mut response = match route.class {
             _ if !allowed => call.answered(Err(Failure::Forbidden)),
             _ if let Some(failure) = trial_failure => call.answered(Err(failure)),
             Class::Routable(_) | Class::PickOne => self.forward(shard, call, body).await,
-            // Boxed, since it is rare and would make every request's future larger.
+            // Boxed, since they are rare and would make every request's future larger.
+            Class::Upload | Class::Tunnel | Class::Stored => Box::pin(self.forward(shard, call, body)).await,
             Class::Control(action) => Box::pin(self.control(shard, call, body, action)).await,
             Class::Own(page) => call.answered(Ok(own::answer(
                 page,
@@ -191,7 +200,7 @@ impl Router {
         match found {
             Ok(forwarded) => {
                 let patience = Patience::new(times.stream_idle, deadline);
-                call.relayed(forwarded, patience, self.settings.expose_routing_headers)
+                call.relayed(forwarded, patience, (self.settings.expose_routing_headers, &self.stored))
             }
             Err(failure) => call.answered(Err(failure)),
         }
@@ -211,7 +220,14 @@ impl Router {
         if !call.enter(&self.reader, shard) {
             Box::pin(self.let_in(shard, call)).await;
         }
-        let asked = self.classify(call, body).await?;
+        let mut asked = self.classify(call, body).await?;
+        call.is_kept = asked.is_kept;
+        if call.route.class == Class::Stored {
+            return Box::pin(self.find_stored(shard, call, &asked)).await;
+        }
+        if let Some(previous) = asked.continues.take() {
+            asked.only = Box::pin(self.find_previous(shard, call, &previous)).await;
+        }
         let mut line = None;
         let mut has_moved = false;
         loop {
@@ -227,7 +243,12 @@ impl Router {
                     call.waited = true;
                     Box::pin(self.let_in(shard, call)).await;
                 }
-                found => return found,
+                found => {
+                    if let Some(upload) = &asked.upload {
+                        call.record.account.request_bytes = upload.read();
+                    }
+                    return found;
+                }
             }
         }
     }
@@ -240,14 +261,18 @@ impl Router {
         asked: &Asked,
         line: &mut Option<InLine<'_>>,
     ) -> Result<Forwarded, Failure> {
-        let Call { record, parts, made_id, route, waited, .. } = call;
+        let Call { record, parts, made_id, route, waited, protocol, .. } = call;
         let started = record.account.started;
         let world = self.pairs.as_ref().map(|_| Arc::clone(&record.account.world));
         let (pool, attempts) = record.pick_pool(|world| pick_pool(world, route, asked))?;
-        let bodiless = asked.body.is_empty() && !parts.headers.contains_key(header::CONTENT_LENGTH);
-        let length = (!bodiless).then_some(asked.body.len());
-        let head =
-            Written { parts, made_id: made_id.as_ref(), replaces_id: false, length, authorization: None };
+        let head = Written {
+            parts,
+            made_id: made_id.as_ref(),
+            replaces_id: false,
+            length: length_of(asked, parts),
+            protocol: protocol.as_deref(),
+            authorization: None,
+        };
         let now_ms = if *waited { clock::now_ms() } else { clock::millis(started) };
         let forward = Forward {
             shard,
@@ -259,7 +284,7 @@ impl Router {
         };
         let progress = Progress { attempts, line };
         match (&self.pairs, &asked.pair) {
-            (Some(pairs), Some(ask)) => {
+            (Some(pairs), Some(ask)) if asked.only.is_none() => {
                 let prefill = world.as_ref().and_then(|world| world.prefill_pool(asked.model.as_deref()));
                 let tokens =
                     asked.tokens.unwrap_or_else(|| pool.policy().estimated_tokens(u64::from(ask.text_bytes)));
@@ -276,12 +301,12 @@ impl Router {
         self: &Arc<Self>,
         shard: &Arc<Shard>,
         call: Call,
-        body: impl Incoming,
+        mut body: impl Incoming,
         action: Action,
     ) -> Response<ResponseBody> {
         let Call { parts, made_id, mut record, .. } = call;
         let world = Arc::clone(&record.account.world);
-        let answered = match self.read(body).await {
+        let answered = match self.read(&mut body).await {
             Ok(body) => {
                 let (router, shard) = (Arc::clone(self), Arc::clone(shard));
                 record.account.request_bytes = body.len() as u64;
@@ -300,5 +325,14 @@ impl Router {
             Some((_, false)) | None => shard.fresh_id(),
         };
         (id.clone(), Some(id))
+    }
+}
+
+/// How the length of the body is told to a worker.
+fn length_of(asked: &Asked, parts: &Parts) -> Length {
+    match &asked.upload {
+        Some(upload) => upload.length().map_or(Length::Chunked, Length::Exact),
+        None if asked.body.is_empty() && !parts.headers.contains_key(header::CONTENT_LENGTH) => Length::None,
+        None => Length::Exact(asked.body.len() as u64),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use forebay_dial::Dialer;
 use forebay_policy::HashKeyKind;
 use http::HeaderName;
 
@@ -14,6 +15,8 @@ use crate::retry::RetrySettings;
 pub struct RouterSettings {
     /// Largest request body, in bytes.
     pub max_payload_bytes: usize,
+    /// Opens connections to workers.
+    pub dialer: Dialer,
     /// Time limits.
     pub times: TimeSettings,
     /// How many requests at once.
@@ -49,11 +52,11 @@ pub struct TimeSettings {
     pub connect: Duration,
     /// Longest wait for the head of a worker's answer. A long prompt may take minutes before it comes.
     pub response_header: Option<Duration>,
-    /// Longest time without a byte inside an answer.
+    /// Longest time without a byte inside an answer, and either way in a tunnel.
     pub stream_idle: Option<Duration>,
     /// Longest time from the request's head to the end of the answer, all attempts together.
     pub request: Option<Duration>,
-    /// Longest wait for the whole body of a request.
+    /// Longest wait for the whole body of a request; of an upload, for each piece that comes.
     pub client_body: Option<Duration>,
 }
 
@@ -95,6 +98,7 @@ impl Default for RouterSettings {
     fn default() -> Self {
         Self {
             max_payload_bytes: 512 * 1024 * 1024,
+            dialer: Dialer::default(),
             times: TimeSettings::default(),
             admission: AdmissionSettings::default(),
             retry: RetrySettings::default(),

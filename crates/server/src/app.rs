@@ -293,6 +293,7 @@ fn probe(settings: &Settings, reader: &Reader, writer: &Writer, misfit: Misfits)
         health: settings.health.clone(),
         startup_interval: settings.startup_check_interval,
         model_refresh: settings.model_refresh,
+        dialer: settings.router.dialer.clone(),
         ranks: settings.ranks,
         prefill_ranks: settings.prefill_ranks,
         cache_tokens: settings.worker_cache_tokens,

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::door::Door;
 use crate::drain::Drain;
 use crate::http1::connection;
+use crate::http2;
 
 /// Connections that may wait for a data thread to take them.
 const BACKLOG: usize = 1024;
@@ -122,10 +123,13 @@ impl Drop for Counted {
 }
 
 /// Serves a connection to its end. Its errors concern its client only, who has seen them.
-pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<Door>, drain: &Drain) {
+pub(crate) async fn connection(stream: TcpStream, peer: SocketAddr, door: &Arc<Door>, drain: &Arc<Drain>) {
     let Ok(stream) = adopt(stream) else { return };
     let service = |head, body| door.enter(peer, head, body);
-    connection::serve(stream, service, door.patience, drain).await;
+    if let Some(begun) = connection::serve(stream, service, door.patience, drain).await {
+        // Boxed, since it is rare and would make every connection's future larger.
+        Box::pin(http2::serve(begun, peer, door, drain)).await;
+    }
 }
 
 fn adopt(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {

@@ -9,8 +9,8 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
+use crate::http1::body::RequestBody;
 use crate::http1::connection::Patience;
-use crate::http1::input::RequestBody;
 
 /// What a connection needs to have its requests answered.
 pub(crate) struct Door {

@@ -64,6 +64,10 @@ pub struct Flags {
     /// Longest wait for a connection to a worker, in seconds; fractions allowed [default: 10]
     #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
     pub connect_timeout_secs: Option<Given>,
+    /// File of certificates (PEM) that are believed beside the system's own, for workers with https:// URLs
+    /// [default: none]
+    #[arg(long, value_name = "FILE", help_heading = "Workers")]
+    pub worker_ca_file: Option<Given>,
 
     /// How a worker is chosen: cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded
     /// [default: cache_aware]

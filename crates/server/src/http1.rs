@@ -3,11 +3,13 @@
 //!
 //! - [`head`]: a request's head, from bytes; where its body ends.
 //! - [`input`]: what a client sends: heads, and bodies that are read when they are asked for.
+//! - [`body`]: the body of a request, as whoever serves it sees it.
 //! - [`answer`]: the head of an answer, and how its body is framed.
 //! - [`output`]: what goes to the client, and what of it still waits.
 //! - [`connection`]: one connection: request, answer, the next request.
 
 pub mod answer;
+pub mod body;
 pub mod connection;
 pub mod head;
 pub mod input;

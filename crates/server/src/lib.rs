@@ -25,6 +25,7 @@ pub mod flags;
 mod fleet;
 pub mod given;
 pub mod http1;
+mod http2;
 mod limits;
 pub mod log;
 mod metrics;

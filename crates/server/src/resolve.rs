@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use forebay_dial::Dialer;
 use forebay_policy::{CacheAwareSettings, HashKeyKind, PolicySettings};
 use forebay_router::{RouterSettings, Secret};
 use forebay_workers::{HealthSettings, WorkerUrl};
@@ -42,6 +43,7 @@ pub fn settings(
         worker_startup_check_interval,
         model_refresh_interval_secs,
         connect_timeout_secs,
+        worker_ca_file,
         policy,
         seed,
         cache_threshold,
@@ -150,6 +152,7 @@ pub fn settings(
     let breaking = [cb_failure_threshold, cb_success_threshold];
     let lasting = [cb_timeout_duration_secs, cb_window_duration_secs];
     let router = RouterSettings {
+        dialer: worker_ca_file.map_or_else(|| Ok(Dialer::default()), |file| dialer(&file))?,
         times: limits::times(upstream, whole, &or.router.times)?,
         retry: limits::retry([disable_retries, retry_max_retries], backoff, &or.router.retry)?,
         pairs,
@@ -325,13 +328,18 @@ fn decisions(file: Option<Given>, buffer: Option<Given>) -> Result<Option<Decisi
     Ok(file.map(|file| DecisionLogSettings { file, buffer_bytes }))
 }
 
+fn dialer(file: &Given) -> Result<Dialer, Rejected> {
+    const KEY: &str = "worker-ca-file";
+    Dialer::with_ca_file(&FILE.of(KEY, file)?).map_err(|error| file.reject(KEY, error.to_string()))
+}
+
 fn distinct_workers(given: Vec<Given>) -> Result<Vec<WorkerUrl>, Rejected> {
     let mut urls = Vec::with_capacity(given.len());
     for one in given {
         let url: WorkerUrl = one.text().parse().map_err(|_| {
             one.reject(
                 "worker-urls",
-                format!("{one} is not a worker URL; http://HOST:PORT[/PREFIX] is expected"),
+                format!("{one} is not a worker URL; http://HOST:PORT[/PREFIX], https://… or unix:/PATH is expected"),
             )
         })?;
         if urls.contains(&url) {

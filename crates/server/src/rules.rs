@@ -92,8 +92,10 @@ pub(crate) const POLICY: Rule<PolicyKind> = Rule {
     allowed: "cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded",
     read: |text| text.parse().ok(),
 };
-pub(crate) const WORKER_URL: Rule<WorkerUrl> =
-    Rule { allowed: "a worker URL; http://HOST:PORT[/PREFIX] is expected", read: |text| text.parse().ok() };
+pub(crate) const WORKER_URL: Rule<WorkerUrl> = Rule {
+    allowed: "a worker URL; http://HOST:PORT[/PREFIX], https://… or unix:/PATH is expected",
+    read: |text| text.parse().ok(),
+};
 /// A prefill worker's bootstrap server, if it has one.
 pub(crate) const PORT_OR_NONE: Rule<Option<u16>> = Rule {
     allowed: "a port number from 1 to 65535, or none",

@@ -1,5 +1,6 @@
 //! From a request to its answer: what vLLM checks first, in its order, then the route's own answer.
 
+mod audio;
 mod chat;
 mod completions;
 mod control;
@@ -94,6 +95,7 @@ fn routed(state: &State, request: &Request<'_>, route: Route) -> Answer {
         Route::Info(kind) => info::answer(state, kind),
         Route::Stored | Route::CancelStored => stored::answer(state, request, route),
         Route::Control(kind) => control::answer(state, kind, request),
+        Route::Audio => audio::answer(state, request),
         Route::Generating(_) | Route::Pooling(_) | Route::Text(_) => match parsed(state, request.body) {
             Ok(body) => prompted(state, request, route, &body),
             Err(refusal) => *refusal,
@@ -117,7 +119,9 @@ fn prompted(state: &State, request: &Request<'_>, route: Route, body: &Value) ->
         }
         Route::Pooling(kind) => pooling::answer(state, kind, request, body),
         Route::Text(kind) => text::answer(state, kind, request, body),
-        Route::Info(_) | Route::Stored | Route::CancelStored | Route::Control(_) => Answer::empty(200),
+        Route::Info(_) | Route::Stored | Route::CancelStored | Route::Control(_) | Route::Audio => {
+            Answer::empty(200)
+        }
     }
 }
 

@@ -9,6 +9,8 @@ pub(crate) enum Route {
     Pooling(Pooling),
     Text(TextRoute),
     Info(Info),
+    /// Forms with sound.
+    Audio,
     Stored,
     CancelStored,
     Control(ControlRoute),
@@ -118,6 +120,7 @@ pub(crate) fn find(path: &[u8]) -> Option<Found> {
         .or_else(|| {
             control(path).map(|(kind, gate)| Found { route: Route::Control(kind), allowed: POST, gate })
         })
+        .or_else(|| audio(path))
         .or_else(|| stored(path))
 }
 
@@ -203,6 +206,11 @@ fn control(path: &[u8]) -> Option<(ControlRoute, Gated)> {
         | b"/release_kv_cache_memory" => (C::UpdateWeights, Gated::DevMode),
         _ => return None,
     })
+}
+
+fn audio(path: &[u8]) -> Option<Found> {
+    let is_audio = matches!(path, b"/v1/audio/transcriptions" | b"/v1/audio/translations");
+    is_audio.then_some(Found { route: Route::Audio, allowed: POST, gate: Gated::Always })
 }
 
 fn stored(path: &[u8]) -> Option<Found> {

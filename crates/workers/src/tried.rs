@@ -4,12 +4,14 @@ use forebay_policy::Slot;
 
 use crate::worker::Worker;
 
-/// The workers one request has tried, and the only rank it may try. Empty for nearly every request, so it allocates only
+/// The workers one request has tried, and the only rank and the only URL it may try. Empty for nearly every request, so it allocates only
 /// when used.
 #[derive(Debug, Default)]
 pub struct Tried {
     slots: Vec<Slot>,
     rank: Option<u32>,
+    /// Number of the URL that nobody else can stand in for.
+    host: Option<u32>,
     /// Nobody of another version.
     version: Option<u64>,
 }
@@ -20,9 +22,15 @@ impl Tried {
         Self { rank, ..Self::default() }
     }
 
+    /// The same, and of a URL that nobody else can stand in for only its own workers are asked.
+    pub fn with_rank_of(host: Option<u32>, rank: Option<u32>) -> Self {
+        Self { host, ..Self::with_rank(rank) }
+    }
+
     /// Whether the worker may be asked.
     pub(crate) fn allows(&self, worker: &Worker) -> bool {
         self.rank.is_none_or(|rank| worker.dp_rank().is_none_or(|own| own == rank))
+            && self.host.is_none_or(|host| worker.host().number() == host)
             && !self.contains(worker.slot())
             && self.version.is_none_or(|mark| worker.host().is_of_version(mark))
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Base URL of a worker, `http://host:port[/prefix]`.
+/// Base URL of a worker: `http://host:port[/prefix]`, the same with `https`, or `unix:/path/of/a/socket`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct WorkerUrl {
     text: Box<str>,
@@ -11,13 +11,22 @@ pub struct WorkerUrl {
     port: u16,
     authority: Box<str>,
     prefix: Box<str>,
+    way: Way,
+}
+
+/// How it is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Way {
+    Tcp,
+    Tls,
+    Socket,
 }
 
 /// Why a text is not the URL of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// The scheme is missing or not one that workers are reached by.
-    #[error("'{0}' is not a worker URL: it must start with http://")]
+    #[error("'{0}' is not a worker URL: it must start with http://, https:// or unix:/")]
     Scheme(String),
     /// There is no host, or it holds characters that no host has.
     #[error("'{0}' is not a worker URL: no valid host in it")]
@@ -41,9 +50,19 @@ impl WorkerUrl {
         &self.host
     }
 
-    /// TCP port.
+    /// TCP port; 0 for a unix socket.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Path of the unix socket, if it is one.
+    pub fn socket(&self) -> Option<&str> {
+        (self.way == Way::Socket).then(|| &self.text["unix:".len()..])
+    }
+
+    /// Whether it is reached by TLS.
+    pub fn is_tls(&self) -> bool {
+        self.way == Way::Tls
     }
 
     /// What goes into the `Host` header.
@@ -61,9 +80,18 @@ impl FromStr for WorkerUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let rest = match text.split_at_checked(7) {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http://") => rest,
-            _ => return Err(UrlError::Scheme(text.to_owned())),
+        let behind = |scheme: &str| {
+            let (start, rest) = text.split_at_checked(scheme.len())?;
+            start.eq_ignore_ascii_case(scheme).then_some(rest)
+        };
+        let (way, scheme, default_port, rest) = if let Some(path) = behind("unix:") {
+            return Self::of_socket(text, path);
+        } else if let Some(rest) = behind("http://") {
+            (Way::Tcp, "http", 80, rest)
+        } else if let Some(rest) = behind("https://") {
+            (Way::Tls, "https", 443, rest)
+        } else {
+            return Err(UrlError::Scheme(text.to_owned()));
         };
         if rest.contains(['?', '#', '@']) {
             return Err(UrlError::Extra(text.to_owned()));
@@ -72,7 +100,8 @@ impl FromStr for WorkerUrl {
             Some(at) => rest.split_at(at),
             None => (rest, ""),
         };
-        let (host, port) = split_port(authority).ok_or_else(|| UrlError::Port(text.to_owned()))?;
+        let (host, port) =
+            split_port(authority, default_port).ok_or_else(|| UrlError::Port(text.to_owned()))?;
         let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         let bracketed = authority.starts_with('[');
         if host.is_empty()
@@ -85,17 +114,37 @@ impl FromStr for WorkerUrl {
             return Err(UrlError::Host(text.to_owned()));
         }
         Ok(Self {
-            text: format!("http://{authority}{prefix}").into(),
+            text: format!("{scheme}://{authority}{prefix}").into(),
             host: host.into(),
             port,
             authority: authority.into(),
             prefix: prefix.into(),
+            way,
+        })
+    }
+}
+
+impl WorkerUrl {
+    /// Of a unix socket: `unix:/path` or `unix:///path`. Requests to it have `localhost` for their host.
+    fn of_socket(text: &str, path: &str) -> Result<Self, UrlError> {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        let fits = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#');
+        if !path.starts_with('/') || path.ends_with('/') || !path.bytes().all(fits) {
+            return Err(UrlError::Host(text.to_owned()));
+        }
+        Ok(Self {
+            text: format!("unix:{path}").into(),
+            host: "localhost".into(),
+            port: 0,
+            authority: "localhost".into(),
+            prefix: "".into(),
+            way: Way::Socket,
         })
     }
 }
 
 /// Host and port of `host`, `host:port`, `[v6]` or `[v6]:port`; `None` if the port is not one.
-fn split_port(authority: &str) -> Option<(&str, u16)> {
+fn split_port(authority: &str, default: u16) -> Option<(&str, u16)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => {
             let (host, rest) = v6.split_once(']')?;
@@ -107,7 +156,7 @@ fn split_port(authority: &str) -> Option<(&str, u16)> {
         },
     };
     match port {
-        None => Some((host, 80)),
+        None => Some((host, default)),
         Some(digits) => digits.parse().ok().filter(|&p: &u16| p > 0).map(|p| (host, p)),
     }
 }
@@ -140,6 +189,22 @@ mod tests {
         let v6 = url("http://[::1]:9/a/b/");
         assert_eq!((v6.host(), v6.port(), v6.authority(), v6.prefix()), ("::1", 9, "[::1]:9", "/a/b"));
         assert_eq!(url("HTTP://h").port(), 80);
+        assert!(!plain.is_tls() && plain.socket().is_none());
+    }
+
+    #[test]
+    fn tells_tls_and_sockets_apart() {
+        let tls = url("HTTPS://gpu-1/p/");
+        assert_eq!((tls.as_str(), tls.port(), tls.is_tls()), ("https://gpu-1/p", 443, true));
+        for text in ["unix:/run/a.sock", "unix:///run/a.sock"] {
+            let socket = url(text);
+            assert_eq!((socket.as_str(), socket.socket()), ("unix:/run/a.sock", Some("/run/a.sock")));
+            assert_eq!((socket.authority(), socket.prefix()), ("localhost", ""));
+        }
+        for bad in ["unix:", "unix:a.sock", "unix://host/a", "unix:/", "unix:/a b", "https://", "https://h:0"]
+        {
+            assert!(bad.parse::<WorkerUrl>().is_err(), "{bad}");
+        }
     }
 
     #[test]

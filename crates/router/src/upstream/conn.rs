@@ -1,41 +1,34 @@
-//! One connection to a worker: connect, send, await the head, read the body.
+//! One connection to a worker: connect, read the body of an answer.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_dial::{Dialer, Stream};
 use forebay_workers::WorkerUrl;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, StatusCode};
 use http_body::SizeHint;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-use super::dial::dial;
 use super::framing::{Decoder, FramingError};
-use super::head::{self, Head, HeadError};
+use super::head::HeadError;
 use super::idle::Idle;
 
 thread_local! {
     /// What a read goes into before its payload is copied to a buffer of the right size. One for each thread, so that
     /// a stream that waits for its next token holds no buffer.
     static SCRATCH: RefCell<Box<[u8; 64 * 1024]>> = RefCell::new(Box::new([0; 64 * 1024]));
-
-    /// Where the next request's head is written. One for each thread, so that an idle connection holds none.
-    static PAGE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
-
-/// Up to this many bytes, head and body are copied together: a gathering write costs the kernel more than that.
-const JOINED: usize = 8 * 1024;
 
 /// An open connection on which nothing is under way.
 pub struct Conn {
-    io: TcpStream,
-    reused: bool,
+    pub(super) io: Stream,
+    pub(super) reused: bool,
 }
 
 /// A response whose body is still to be read.
@@ -82,42 +75,21 @@ impl ExchangeError {
 
 impl Conn {
     /// Opens a connection. The time limit is for each address that the host's name has.
-    pub async fn open(url: &WorkerUrl, limit: Duration) -> io::Result<Self> {
-        let io = dial(url.host(), url.port(), limit).await?;
-        io.set_nodelay(true)?;
-        Ok(Self { io, reused: false })
+    pub async fn open(dialer: &Dialer, url: &WorkerUrl, limit: Duration) -> io::Result<Self> {
+        Ok(Self { io: dialer.open(url, limit).await?, reused: false })
     }
 
     /// Whether the other side has neither closed nor sent anything, as far as the runtime was told. No system call.
     pub(super) fn is_quiet(&self) -> bool {
-        self.io.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending()
-    }
-
-    /// Sends `body` behind the head that `write_head` writes, and awaits the head of the response.
-    ///
-    /// Dropping the future closes the connection, which is how vLLM learns that nobody waits any more.
-    pub async fn exchange(
-        mut self,
-        method: &Method,
-        write_head: impl FnOnce(&mut Vec<u8>),
-        body: &Bytes,
-        home: (&Arc<Idle>, u32),
-    ) -> Result<Answer, ExchangeError> {
-        let mut page = PAGE.take();
-        page.clear();
-        write_head(&mut page);
-        let mut sending = Sending::new(page, body);
-        let Begun { head, first, clean } = poll_fn(|cx| sending.poll(cx, &mut self, method)).await?;
-        let sent_all = sending.has_sent_all();
-        let Head { status, headers, decoder, keep_alive, .. } = head;
-        let home = (keep_alive && sent_all && clean).then(|| (Arc::clone(home.0), home.1));
-        let mut upstream = Upstream { conn: Some(self), decoder, first, home };
-        upstream.release_if_done();
-        Ok(Answer { status, headers, body: upstream })
+        self.io.is_quiet()
     }
 
     /// One read into the thread's scratch; `take` gets what came, empty at the end of the stream.
-    fn poll_read<T>(&mut self, cx: &mut Context<'_>, take: impl FnOnce(&[u8]) -> T) -> Poll<io::Result<T>> {
+    pub(super) fn poll_read<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Poll<io::Result<T>> {
         SCRATCH.with_borrow_mut(|scratch| {
             let mut buf = ReadBuf::new(&mut scratch[..]);
             ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf))?;
@@ -126,126 +98,14 @@ impl Conn {
     }
 }
 
-/// A head, and the payload that came in one read with it.
-struct Begun {
-    head: Head,
-    first: Bytes,
-    /// Nothing came that belongs to no message.
-    clean: bool,
-}
-
-/// The first half of an exchange: request out, head in. Reads while it writes, since a worker may answer before it
-/// has read everything.
-struct Sending<'b> {
-    /// The head, and a small body behind it; given back when all is sent.
-    page: Vec<u8>,
-    /// The body, if it is not in the page.
-    body: &'b [u8],
-    /// Bytes of both that have been sent.
-    sent: usize,
-    /// What has come of a head that one read did not complete.
-    head_so_far: Vec<u8>,
-}
-
-impl<'b> Sending<'b> {
-    fn new(mut page: Vec<u8>, body: &'b [u8]) -> Self {
-        let joins = page.len() + body.len() <= JOINED;
-        if joins {
-            page.extend_from_slice(body);
-        }
-        Self { page, body: if joins { &[] } else { body }, sent: 0, head_so_far: Vec::new() }
-    }
-
-    fn has_sent_all(&self) -> bool {
-        self.sent >= self.page.len() + self.body.len()
-    }
-
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        conn: &mut Conn,
-        method: &Method,
-    ) -> Poll<Result<Begun, ExchangeError>> {
-        // A failed write says nothing yet: the worker may have answered and closed. The read will tell.
-        let write_error = match self.poll_write(cx, conn) {
-            Poll::Ready(Err(error)) => Some(error),
-            Poll::Ready(Ok(())) | Poll::Pending => None,
-        };
-        loop {
-            let so_far = &mut self.head_so_far;
-            let read = conn.poll_read(cx, |bytes| {
-                if so_far.is_empty() {
-                    return (bytes.is_empty(), take_head(bytes, method, so_far));
-                }
-                let mut joined = std::mem::take(so_far);
-                joined.extend_from_slice(bytes);
-                (bytes.is_empty(), take_head(&joined, method, so_far))
-            });
-            let silent = |source| ExchangeError::Silent { reused: conn.reused, source };
-            return Poll::Ready(match read {
-                Poll::Pending => match write_error {
-                    Some(error) => Err(silent(error)),
-                    None => return Poll::Pending,
-                },
-                Poll::Ready(Ok((_, Ok(Some(done))))) => Ok(done),
-                Poll::Ready(Ok((_, Err(error)))) => Err(error),
-                Poll::Ready(Ok((false, Ok(None)))) => continue,
-                Poll::Ready(_) if !self.head_so_far.is_empty() => Err(ExchangeError::InsideHead),
-                Poll::Ready(Ok((true, Ok(None)))) => Err(silent(io::ErrorKind::UnexpectedEof.into())),
-                Poll::Ready(Err(error)) => Err(silent(error)),
-            });
-        }
-    }
-
-    fn poll_write(&mut self, cx: &mut Context<'_>, conn: &mut Conn) -> Poll<io::Result<()>> {
-        let mut io = Pin::new(&mut conn.io);
-        while !self.has_sent_all() {
-            let wrote = match (self.page.get(self.sent..), self.body) {
-                (Some(page @ [_, ..]), []) => ready!(io.as_mut().poll_write(cx, page))?,
-                (Some(page @ [_, ..]), body) => {
-                    ready!(io.as_mut().poll_write_vectored(cx, &[IoSlice::new(page), IoSlice::new(body)]))?
-                }
-                (_, body) => ready!(io.as_mut().poll_write(cx, &body[self.sent - self.page.len()..]))?,
-            };
-            if wrote == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.sent += wrote;
-        }
-        if self.page.capacity() > 0 {
-            PAGE.set(std::mem::take(&mut self.page));
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// The head and what followed it; an incomplete head is kept in `so_far`.
-fn take_head(wire: &[u8], method: &Method, so_far: &mut Vec<u8>) -> Result<Option<Begun>, ExchangeError> {
-    let Some(mut head) = head::parse(wire, method)? else {
-        so_far.extend_from_slice(wire);
-        return Ok(None);
-    };
-    let rest = &wire[head.length..];
-    let (first, used) = match head.whole.take() {
-        Some(whole) => {
-            head.decoder = Decoder::Done;
-            let length = whole.len();
-            (whole, length)
-        }
-        None if rest.is_empty() => (Bytes::new(), 0),
-        None => head.decoder.decode(rest)?,
-    };
-    Ok(Some(Begun { head, first, clean: used == rest.len() }))
-}
-
 /// The body of a response, read straight from the socket by whoever polls it.
 pub struct Upstream {
-    conn: Option<Conn>,
-    decoder: Decoder,
+    pub(super) conn: Option<Conn>,
+    pub(super) decoder: Decoder,
     /// Payload that came with the head.
-    first: Bytes,
+    pub(super) first: Bytes,
     /// Where the connection goes after the body, if it may carry another exchange.
-    home: Option<(Arc<Idle>, u32)>,
+    pub(super) home: Option<(Arc<Idle>, u32)>,
 }
 
 /// Why a body broke off.
@@ -351,6 +211,19 @@ impl Upstream {
         Ok(Some(self.first.clone()))
     }
 
+    /// Writes to the worker, on a connection that has switched to another protocol.
+    pub fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.conn {
+            Some(conn) => Pin::new(&mut conn.io).poll_write(cx, bytes),
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    /// Sends what TLS holds back.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.conn.as_mut().map_or(Poll::Ready(Ok(())), |conn| Pin::new(&mut conn.io).poll_flush(cx))
+    }
+
     /// Ends it now: the worker's connection closes.
     pub fn close(&mut self) {
         self.conn = None;
@@ -370,7 +243,7 @@ impl Upstream {
     }
 
     /// At the end of the message the connection goes home at once, not when the client has read the rest.
-    fn release_if_done(&mut self) {
+    pub(super) fn release_if_done(&mut self) {
         if self.decoder.is_done()
             && let Some(mut conn) = self.conn.take()
             && let Some((idle, host)) = self.home.take()

@@ -9,6 +9,18 @@ use super::framing::Decoder;
 /// Largest head that is read before giving up on the worker, in bytes.
 pub const HEAD_LIMIT: usize = 256 * 1024;
 
+/// The connection speaks another protocol from here on.
+const SWITCHED: StatusCode = StatusCode::SWITCHING_PROTOCOLS;
+
+/// What decides how the answer to a request is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The request's method.
+    pub method: &'a Method,
+    /// Whether it asked for another protocol.
+    pub switches: bool,
+}
+
 /// Headers that are read at the first try, and at the second.
 const FEW: usize = 48;
 const MANY: usize = 256;
@@ -49,10 +61,17 @@ pub enum HeadError {
 
 /// Reads the head at the start of `wire`; `None` if it is not complete. Interim responses (1xx) are skipped.
 pub fn parse(wire: &[u8], method: &Method) -> Result<Option<Head>, HeadError> {
+    parse_for(wire, Expected { method, switches: false })
+}
+
+/// The same, where the worker may have been asked for another protocol.
+pub fn parse_for(wire: &[u8], expected: Expected<'_>) -> Result<Option<Head>, HeadError> {
     let mut skipped = 0;
     loop {
-        match parse_one::<FEW>(&wire[skipped..], method)? {
-            Some(head) if head.status.is_informational() => skipped += head.length,
+        match parse_one::<FEW>(&wire[skipped..], expected)? {
+            Some(head) if head.status.is_informational() && head.status != SWITCHED => {
+                skipped += head.length;
+            }
             Some(mut head) => {
                 head.length += skipped;
                 return Ok(Some(head));
@@ -63,19 +82,20 @@ pub fn parse(wire: &[u8], method: &Method) -> Result<Option<Head>, HeadError> {
     }
 }
 
-fn parse_one<const N: usize>(wire: &[u8], method: &Method) -> Result<Option<Head>, HeadError> {
+fn parse_one<const N: usize>(wire: &[u8], expected: Expected<'_>) -> Result<Option<Head>, HeadError> {
     let mut fields = [httparse::EMPTY_HEADER; N];
     let mut response = httparse::Response::new(&mut fields);
     let length = match response.parse(wire) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) if N < MANY => return parse_one::<MANY>(wire, method),
+        Err(httparse::Error::TooManyHeaders) if N < MANY => return parse_one::<MANY>(wire, expected),
         Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooLarge),
         Err(_) => return Err(HeadError::Malformed),
     };
     let status =
         response.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(HeadError::Malformed)?;
-    if status == StatusCode::SWITCHING_PROTOCOLS {
+    let has_switched = status == SWITCHED;
+    if has_switched && !expected.switches {
         return Err(HeadError::Unsupported);
     }
     // One copy, shared by all values, and the body if that is there.
@@ -85,18 +105,20 @@ fn parse_one<const N: usize>(wire: &[u8], method: &Method) -> Result<Option<Head
     let mut headers = HeaderMap::with_capacity(response.headers.len() + 1);
     for field in response.headers.iter() {
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Malformed)?;
-        if framing.keeps(&name, field.value)? {
+        // The switched connection is the client's as well.
+        if framing.keeps(&name, field.value)? || (has_switched && name == header::UPGRADE) {
             let value = bytes.slice_ref(rebase(&bytes, wire, field.value));
             let value = HeaderValue::from_maybe_shared(value).map_err(|_| HeadError::Malformed)?;
             headers.append(name, value);
         }
     }
-    for name in framing.named.into_iter().flat_map(tokens) {
+    for name in framing.named.filter(|_| !has_switched).into_iter().flat_map(tokens) {
         if let Ok(name) = HeaderName::from_bytes(name) {
             headers.remove(name);
         }
     }
-    let decoder = framing.decoder(status, method)?;
+    let decoder =
+        if has_switched { Decoder::UntilClose } else { framing.decoder(status, expected.method)? };
     let keep_alive = framing.keep_alive
         && decoder != Decoder::UntilClose
         && !(framing.chunked && framing.length.is_some());

@@ -3,7 +3,7 @@
 //! Each data thread has its own, so that a connection never changes threads and the lock is never contended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::conn::Conn;
 
@@ -13,6 +13,9 @@ const KEEP: u64 = 3;
 
 /// Idle connections kept for one URL by one data thread.
 const MOST: usize = 1024;
+
+/// Where a connection goes when its exchange is over: the idle ones of its thread, under the number of its host.
+pub type Home<'a> = (&'a Arc<Idle>, u32);
 
 /// The idle connections of one data thread.
 #[derive(Default)]

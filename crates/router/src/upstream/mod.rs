@@ -5,15 +5,19 @@
 //!
 //! - [`framing`]: where a message ends: length, chunks, close.
 //! - [`head`]: the head of a response, from bytes.
-//! - `dial`: the way to an open connection, one address after the other.
-//! - [`conn`]: one connection: connect, send, await the head, read the body.
+//! - [`conn`]: one connection: connect, read the body of an answer.
+//! - `exchange`: a request out, the head of its answer in.
+//! - `streamed`: the same for a request whose body is still coming.
 //! - [`idle`]: connections that wait for the next request.
 
 mod conn;
-mod dial;
+mod exchange;
 pub mod framing;
 pub mod head;
 mod idle;
+mod streamed;
 
 pub use conn::{Answer, BodyError, Conn, ExchangeError, Upstream};
-pub use idle::Idle;
+pub use head::Expected;
+pub use idle::{Home, Idle};
+pub use streamed::{Source, StreamedError};

@@ -142,6 +142,8 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
             format!("--{flag}: it is empty; at least one character is needed")
         );
     }
+    assert_eq!(refused("--worker-ca-file="), "--worker-ca-file: \"\" is not the name of a file");
+    assert!(refused("--worker-ca-file=/none.pem").starts_with("--worker-ca-file: /none.pem: "));
     assert_eq!(refused("--decision-log="), "--decision-log: \"\" is not the name of a file");
     let command = <Flags as Args>::augment_args(clap::Command::new("x"));
     assert_eq!(command.get_arguments().count(), cases.len() + secrets.len() + 1, "a flag has no case");

@@ -27,6 +27,8 @@ pub(super) enum Framing {
     Chunked,
     /// By the end of the connection.
     UntilClose,
+    /// The same, and the connection speaks another protocol until then.
+    Switched,
 }
 
 impl Form {
@@ -41,6 +43,10 @@ impl Form {
     /// For a body that is so long, if that is known.
     pub(super) fn framing(&mut self, status: StatusCode, exact: Option<u64>) -> Framing {
         match exact {
+            _ if status == StatusCode::SWITCHING_PROTOCOLS => {
+                self.keep_alive = false;
+                Framing::Switched
+            }
             _ if matches!(status.as_u16(), 204 | 304) => Framing::None(None),
             _ if self.is_head => Framing::None(exact),
             Some(length) => Framing::Length(length),
@@ -86,6 +92,10 @@ impl Form {
             (Framing::None(_), Some(length)) => line(&header::CONTENT_LENGTH, length, out),
             (Framing::None(Some(length)) | Framing::Length(length), _) => content_length(length, out),
             (Framing::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+            (Framing::Switched, _) => {
+                out.extend_from_slice(b"connection: Upgrade\r\n");
+                return;
+            }
             (Framing::None(None) | Framing::UntilClose, _) => {}
         }
         match (self.keep_alive, self.is_old) {

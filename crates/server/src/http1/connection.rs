@@ -3,20 +3,23 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_router::TwoWay;
 use http::request::Parts;
 use http::{Response, StatusCode};
-use http_body::Body;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::answer::{self, Form, Framing};
-use super::input::{self, Incoming, Input, Next, RequestBody, Shared};
+use super::body::RequestBody;
+use super::input::{self, Incoming, Input, Next, Shared};
 use super::output::{self, Output};
 use crate::drain::Drain;
+use crate::http2;
 
 /// How long a client may go on sending what nobody wants any more, so that it can read why.
 const LINGER: Duration = Duration::from_secs(2);
@@ -35,15 +38,16 @@ pub(crate) struct Patience {
     pub idle: Duration,
 }
 
-/// Serves a connection to its end.
+/// Serves a connection to its end, or until it is known to speak HTTP/2: gives it back then.
 pub(crate) async fn serve<F, B>(
     stream: TcpStream,
     service: impl Fn(Box<Parts>, RequestBody) -> F,
     patience: Patience,
     drain: &Drain,
-) where
+) -> Option<http2::Begun>
+where
     F: Future<Output = Response<B>>,
-    B: Body<Data = Bytes> + Unpin,
+    B: TwoWay,
 {
     let (read, write) = stream.into_split();
     let mut client = Client { input: Input::shared(read), output: Output::new(write) };
@@ -52,14 +56,24 @@ pub(crate) async fn serve<F, B>(
     loop {
         let incoming = match poll_fn(|cx| client.poll_next(cx, &mut wait, drain)).await {
             Waited::Request(incoming) => incoming,
-            Waited::End => return,
-            Waited::Refused(status, why) => return client.refuse(status, &why).await,
+            Waited::End => return None,
+            Waited::Refused(..) if client.speaks_http2() => return client.give_back(),
+            Waited::Refused(status, why) => {
+                client.refuse(status, &why).await;
+                return None;
+            }
         };
         match client.exchange(incoming, &service, drain).await {
             After::Next => {}
-            After::End => return,
-            After::Reset => return client.output.reset(),
-            After::Linger => return client.linger().await,
+            After::End => return None,
+            After::Reset => {
+                client.output.reset();
+                return None;
+            }
+            After::Linger => {
+                client.linger().await;
+                return None;
+            }
         }
     }
 }
@@ -164,6 +178,18 @@ impl Client {
         })
     }
 
+    /// Whether what could not be read is the beginning of HTTP/2.
+    fn speaks_http2(&self) -> bool {
+        http2::begins(&input::lock(&self.input).ahead)
+    }
+
+    /// The connection, with what has been read of it. No request is under way.
+    fn give_back(self) -> Option<http2::Begun> {
+        let input = Arc::into_inner(self.input)?.into_inner().ok()?;
+        let stream = input.half.reunite(self.output.half).ok()?;
+        Some(http2::Begun { came: input.ahead, stream })
+    }
+
     /// One request and its answer. The answer is dropped, and with it all that is done for it, if the client leaves.
     async fn exchange<F, B>(
         &mut self,
@@ -173,7 +199,7 @@ impl Client {
     ) -> After
     where
         F: Future<Output = Response<B>>,
-        B: Body<Data = Bytes> + Unpin,
+        B: TwoWay,
     {
         let Incoming { head, body } = incoming;
         let mut form = Form::of(&head);
@@ -187,9 +213,10 @@ impl Client {
         };
         let Some(response) = answered else { return After::End };
         let (parts, mut body) = response.into_parts();
-        let is_read = input::lock(&self.input).ends_body();
-        form.keep_alive &= is_read && !drain.has_begun();
         let framing = form.framing(parts.status, body.size_hint().exact());
+        // What follows on a switched connection is no request.
+        let is_read = framing == Framing::Switched || input::lock(&self.input).ends_body();
+        form.keep_alive &= is_read && !drain.has_begun();
         let mut head = output::page();
         form.write(&parts, framing, &mut head);
         // Not kept while the body goes out, which may take long.
@@ -251,7 +278,7 @@ struct Answering {
 
 impl Answering {
     /// Ready when all is written, with true, or when it cannot be.
-    fn poll<B: Body<Data = Bytes> + Unpin>(
+    fn poll<B: TwoWay>(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
@@ -262,6 +289,10 @@ impl Answering {
                 Poll::Ready(Ok(())) if self.ended => return Poll::Ready(!self.broken),
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(false),
+                Poll::Pending if self.framing == Framing::Switched => {
+                    body.poll_inward(cx);
+                    return Poll::Pending;
+                }
                 Poll::Pending => return input::lock(&client.input).poll_left(cx).map(|()| false),
             }
             if matches!(self.framing, Framing::None(_) | Framing::Length(0)) {
@@ -281,6 +312,7 @@ impl Answering {
                 }
                 Poll::Ready(None) => self.end(client),
                 Poll::Pending if self.head.is_some() => self.put(client, Bytes::new(), b""),
+                Poll::Pending if self.framing == Framing::Switched => return Poll::Pending,
                 Poll::Pending => return input::lock(&client.input).poll_left(cx).map(|()| false),
             }
         }
@@ -306,7 +338,7 @@ impl Answering {
                 chunk_size(data.len(), &mut before);
                 client.output.put(before, data, behind);
             }
-            Framing::None(_) | Framing::UntilClose => self.put(client, data, b""),
+            Framing::None(_) | Framing::UntilClose | Framing::Switched => self.put(client, data, b""),
         }
     }
 
@@ -316,7 +348,7 @@ impl Answering {
         match self.framing {
             Framing::Length(_) => self.broken = true,
             Framing::Chunked => return self.put(client, Bytes::new(), NO_CHUNK),
-            Framing::None(_) | Framing::UntilClose => {}
+            Framing::None(_) | Framing::UntilClose | Framing::Switched => {}
         }
         self.put(client, Bytes::new(), b"");
     }

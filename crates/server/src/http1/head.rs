@@ -27,6 +27,8 @@ pub struct Head {
     pub body: Decoder,
     /// Whether the client may send another request on the connection.
     pub keep_alive: bool,
+    /// Whether the client asks to go on with another protocol.
+    pub switches: bool,
     /// Whether the client sends the body only when it is told to.
     pub awaits_continue: bool,
     /// Bytes of the head on the wire.
@@ -95,6 +97,7 @@ pub fn parse(wire: &[u8]) -> Result<Option<Head>, HeadError> {
         parts,
         body,
         keep_alive: framing.keep_alive && !framing.closes,
+        switches: framing.names_upgrade && framing.has_protocol && minor == 1,
         awaits_continue: framing.awaits_continue && minor == 1,
         length,
         whole,
@@ -124,6 +127,9 @@ struct Framing {
     /// Said once, whatever is said beside it.
     closes: bool,
     awaits_continue: bool,
+    /// What a request for another protocol has to say, in two places.
+    names_upgrade: bool,
+    has_protocol: bool,
 }
 
 impl Framing {
@@ -145,9 +151,11 @@ impl Framing {
             header::CONNECTION => {
                 for token in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     self.closes |= token.eq_ignore_ascii_case(b"close");
+                    self.names_upgrade |= token.eq_ignore_ascii_case(b"upgrade");
                     self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
                 }
             }
+            header::UPGRADE => self.has_protocol = true,
             header::EXPECT => {
                 self.awaits_continue = value.trim_ascii().eq_ignore_ascii_case(b"100-continue");
             }

@@ -6,28 +6,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use forebay_router::upstream::framing::{Decoder, FramingError};
-use http_body::{Body, Frame, SizeHint};
+use forebay_router::upstream::framing::Decoder;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 
-use super::SCRATCH;
+use super::body::{BodyError, RequestBody};
 use super::head::{self, HEAD_LIMIT, Head, HeadError};
+use super::{SCRATCH, SCRATCH_SIZE};
 
 /// Largest piece in which a body of known length is handed out, in bytes. One that is not larger is never copied.
 const PIECE: usize = 2 * 1024 * 1024;
 
 /// The reading side of a connection.
 pub(super) struct Input {
-    half: OwnedReadHalf,
+    pub(super) half: OwnedReadHalf,
     /// What came and has not been taken: part of a head, or what was sent ahead.
-    ahead: BytesMut,
+    pub(super) ahead: BytesMut,
     /// Bytes at the start of `ahead` that have been looked at and hold no whole head.
     looked_at: usize,
     /// How the rest of the present request's body is read.
-    body: Decoder,
+    pub(super) body: Decoder,
     /// The piece of the body that is being read.
     piece: BytesMut,
+    /// It is handed out as it comes, in pieces that are not larger than one read.
+    pub(super) as_it_comes: bool,
     /// The client waits to be told to send the body.
     awaits_continue: bool,
     /// The body is wanted: it should be told.
@@ -59,6 +61,7 @@ impl Input {
             looked_at: 0,
             body: Decoder::Done,
             piece: BytesMut::new(),
+            as_it_comes: false,
             awaits_continue: false,
             wants_continue: false,
         }))
@@ -132,15 +135,20 @@ impl Input {
     fn take(&mut self, wire: &[u8], shared: &Shared) -> Result<Option<(Incoming, usize)>, HeadError> {
         let Some(mut head) = head::parse(wire)? else { return Ok(None) };
         let (body, used) = match (&head.body, head.whole.take()) {
-            (Decoder::Done, _) => (RequestBody(Source::Here(Bytes::new())), 0),
+            (Decoder::Done, _) if head.switches => {
+                self.body = Decoder::Done;
+                (RequestBody::coming(shared), 0)
+            }
+            (Decoder::Done, _) => (RequestBody::here(Bytes::new()), 0),
             (_, Some(whole)) => {
                 let length = whole.len();
-                (RequestBody(Source::Here(whole)), length)
+                (RequestBody::here(whole), length)
             }
             (framing, None) => {
                 self.body = framing.clone();
+                self.as_it_comes = false;
                 self.awaits_continue = head.awaits_continue;
-                (RequestBody(Source::Coming(Arc::clone(shared))), 0)
+                (RequestBody::coming(shared), 0)
             }
         };
         let used = head.length + used;
@@ -190,7 +198,7 @@ impl Input {
         self.body.is_done()
     }
 
-    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         // What has begun to come needs no invitation.
         self.wants_continue |= self.awaits_continue && self.ahead.is_empty();
         self.awaits_continue = false;
@@ -203,7 +211,8 @@ impl Input {
 
     /// The next piece of a body of which this much is left: what comes is read where it will stay.
     fn poll_piece(&mut self, cx: &mut Context<'_>, left: u64) -> Poll<Result<Bytes, BodyError>> {
-        let size = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        let most = if self.as_it_comes { SCRATCH_SIZE } else { PIECE };
+        let size = usize::try_from(left).unwrap_or(most).min(most);
         if self.piece.capacity() == 0 {
             self.piece.reserve(size);
         }
@@ -211,8 +220,11 @@ impl Input {
             let missing = size - self.piece.len();
             if self.ahead.is_empty() {
                 let mut room = (&mut self.piece).limit(missing);
-                if ready!(pin!(self.half.read_buf(&mut room)).poll(cx))? == 0 {
-                    return Poll::Ready(Err(BodyError::Cut));
+                match pin!(self.half.read_buf(&mut room)).poll(cx)? {
+                    Poll::Ready(0) => return Poll::Ready(Err(BodyError::Cut)),
+                    Poll::Ready(_) => {}
+                    Poll::Pending if self.as_it_comes && !self.piece.is_empty() => break,
+                    Poll::Pending => return Poll::Pending,
                 }
             } else {
                 let here = self.ahead.len().min(missing);
@@ -220,7 +232,7 @@ impl Input {
                 self.ahead.advance(here);
             }
         }
-        self.body = Decoder::length(left - size as u64);
+        self.body = Decoder::length(left - self.piece.len() as u64);
         Poll::Ready(Ok(std::mem::take(&mut self.piece).freeze()))
     }
 
@@ -231,7 +243,10 @@ impl Input {
                 let read = SCRATCH.with_borrow_mut(|scratch| {
                     let bytes = ready!(poll_read(half, cx, &mut scratch[..]))?;
                     if bytes.is_empty() {
-                        return Poll::Ready(Err(BodyError::Cut));
+                        return Poll::Ready(match body.end() {
+                            Ok(()) => Ok(Bytes::new()),
+                            Err(_) => Err(BodyError::Cut),
+                        });
                     }
                     let (payload, used) = body.decode(bytes)?;
                     ahead.extend_from_slice(&bytes[used..]);
@@ -271,62 +286,4 @@ fn poll_read<'a>(
 /// For as long as one task works on a connection, nobody waits here.
 pub(super) fn lock(shared: &Mutex<Input>) -> MutexGuard<'_, Input> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The body of a request.
-pub struct RequestBody(Source);
-
-enum Source {
-    /// It came with the head.
-    Here(Bytes),
-    /// It is read as it is asked for.
-    Coming(Shared),
-}
-
-/// Why a body broke off.
-#[derive(Debug, thiserror::Error)]
-pub enum BodyError {
-    /// The client has closed inside the body.
-    #[error("the client's connection ended inside the request's body")]
-    Cut,
-    /// The socket failed.
-    #[error("the client's connection broke inside the request's body: {0}")]
-    Io(#[from] io::Error),
-    /// Its chunks cannot be told apart.
-    #[error("the request's body is framed wrongly: {0}")]
-    Framing(#[from] FramingError),
-}
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.0 {
-            Source::Here(whole) if whole.is_empty() => Poll::Ready(None),
-            Source::Here(whole) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(whole))))),
-            Source::Coming(shared) => lock(shared).poll_body(cx).map_ok(Frame::data),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.0 {
-            Source::Here(whole) => whole.is_empty(),
-            Source::Coming(shared) => lock(shared).body.is_done(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.0 {
-            Source::Here(whole) => SizeHint::with_exact(whole.len() as u64),
-            Source::Coming(shared) => match lock(shared).body {
-                Decoder::Done => SizeHint::with_exact(0),
-                Decoder::Length(left) => SizeHint::with_exact(left),
-                Decoder::Chunked(_) | Decoder::UntilClose => SizeHint::default(),
-            },
-        }
-    }
 }

@@ -30,7 +30,7 @@ pub(super) fn page() -> Vec<u8> {
 
 /// The writing side of a connection.
 pub(super) struct Output {
-    half: OwnedWriteHalf,
+    pub(super) half: OwnedWriteHalf,
     /// What waits, in this order; of the first, what is behind `written`.
     before: Vec<u8>,
     written: usize,

@@ -67,6 +67,7 @@ class RouterConfig:
     cb_window_duration_secs: Optional[float] = _flag(_NUMBER)
 
     connect_timeout_secs: Optional[float] = _flag(_NUMBER)
+    worker_ca_file: Optional[str] = _flag(_TEXT)
     response_header_timeout_secs: Optional[float] = _flag(_NUMBER)
     stream_idle_timeout_secs: Optional[float] = _flag(_NUMBER)
     request_timeout_secs: Optional[float] = _flag(_NUMBER)

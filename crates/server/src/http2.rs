@@ -1,0 +1,198 @@
+//! HTTP/2 for clients that begin with it: the connection's streams are requests like any other. It knows nothing of routes
+//! and workers.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use http::header::HOST;
+use http::{HeaderValue, Request};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
+
+use crate::door::Door;
+use crate::drain::Drain;
+use crate::http1::body::RequestBody;
+
+/// What a client of HTTP/2 says first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Requests that a client may have under way on one connection.
+const STREAMS: u32 = 1024;
+
+/// Largest head of a request, in bytes, as for HTTP/1.1.
+const HEAD_LIMIT: u32 = 128 * 1024;
+
+/// What a client may send ahead on one stream, and on all of its connection together, in bytes.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+const WINDOW: u32 = 4 * 1024 * 1024;
+
+/// Whether a client speaks HTTP/2 that begins so.
+pub(crate) fn begins(came: &[u8]) -> bool {
+    let length = came.len().min(PREFACE.len());
+    length > 4 && came[..length] == PREFACE[..length]
+}
+
+/// A connection of which something has been read already.
+pub(crate) struct Begun {
+    pub came: BytesMut,
+    pub stream: TcpStream,
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(begun: Begun, peer: SocketAddr, door: &Arc<Door>, drain: &Arc<Drain>) {
+    let streams = Streams { tasks: TaskTracker::new(), drain: Arc::clone(drain) };
+    let requests = Arc::new(AtomicU64::new(0));
+    let (count, entered) = (Arc::clone(&requests), Arc::clone(door));
+    let service = service_fn(move |request: Request<Incoming>| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let (mut head, body) = request.into_parts();
+        // What HTTP/1.1 says in a header, and who may do what is decided by.
+        if let (Some(authority), false) = (head.uri.authority(), head.headers.contains_key(HOST))
+            && let Ok(host) = HeaderValue::from_str(authority.as_str())
+        {
+            head.headers.insert(HOST, host);
+        }
+        let answered = entered.enter(peer, Box::new(head), RequestBody::of_stream(body));
+        async move { Ok::<_, Infallible>(answered.await) }
+    });
+    let mut builder = http2::Builder::new(streams.clone());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_LIMIT)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(WINDOW);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(begun), service));
+    let _place = drain.enter().await;
+    let mut idle = Idle::new(door.patience.idle);
+    let mut is_ending = false;
+    let ended = poll_fn(|cx| {
+        let is_idle = idle.poll(cx, requests.load(Ordering::Relaxed), streams.tasks.is_empty());
+        if !is_ending && (is_idle || drain.has_begun()) {
+            is_ending = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(cx)
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!(%error, "a connection of HTTP/2 broke off");
+    }
+}
+
+/// Notices that nothing is asked for a while.
+struct Idle {
+    limit: Duration,
+    timer: Pin<Box<tokio::time::Sleep>>,
+    /// Requests when the timer was set.
+    seen: u64,
+}
+
+impl Idle {
+    fn new(limit: Duration) -> Self {
+        Self { limit, timer: Box::pin(sleep(limit)), seen: 0 }
+    }
+
+    /// Whether nothing was asked, and nothing was under way, for once to twice the limit.
+    fn poll(&mut self, cx: &mut Context<'_>, requests: u64, is_quiet: bool) -> bool {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if is_quiet && requests == self.seen {
+                return true;
+            }
+            self.seen = requests;
+            self.timer.as_mut().reset(Instant::now() + self.limit);
+        }
+        false
+    }
+}
+
+/// The tasks of a connection's streams. Each is polled when all are to end, as connections are.
+#[derive(Clone)]
+struct Streams {
+    tasks: TaskTracker,
+    drain: Arc<Drain>,
+}
+
+impl<F> hyper::rt::Executor<F> for Streams
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, stream: F) {
+        let drain = Arc::clone(&self.drain);
+        self.tasks.spawn(async move {
+            let _place = drain.enter().await;
+            stream.await;
+        });
+    }
+}
+
+impl AsyncRead for Begun {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.came.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, into);
+        }
+        let length = self.came.len().min(into.remaining());
+        into.put_slice(&self.came[..length]);
+        self.came.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Begun {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_2_is_told_by_its_first_bytes() {
+        assert!(begins(PREFACE) && begins(b"PRI * HTTP/2") && begins(&[PREFACE, b"more"].concat()));
+        for other in
+            [&b""[..], b"PRI ", b"PRI / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nXX"]
+        {
+            assert!(!begins(other), "{other:?}");
+        }
+    }
+}
