@@ -97,7 +97,7 @@ fn what_is_no_request_gets_a_clear_answer_and_the_end() {
         for (sent, status) in [
             ("hello\r\n\r\n".to_owned(), 400),
             ("GET / HTTP/3.0\r\n\r\n".to_owned(), 400),
-            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), 400),
+            ("PRI * HTTP/2.0\r\n\r\nSN\r\n\r\n".to_owned(), 400),
             ("\x16\x03\x01\x02\x00\x01\x00".to_owned(), 400),
             (
                 "POST /v1/new HTTP/1.1\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(),

@@ -2,8 +2,10 @@
 //! behind sockets, TLS, IPv6 and prefixes.
 
 use std::process::Command;
+use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_dial::Dialer;
 use forebay_policy::PolicyKind;
 use forebay_tests::client::{chunked, request};
 use forebay_tests::raw::Raw;
@@ -291,7 +293,7 @@ fn a_worker_behind_tls_is_believed_if_its_certificate_is() {
         assert!(made.status.success(), "{made:?}");
         let (url, _door) = tls_door(&key, &certificate, workers[0].url()).await;
         let mut believing = settings(PolicyKind::RoundRobin, std::slice::from_ref(&url));
-        believing.router.dialer = forebay_dial::Dialer::with_ca_file(&certificate).unwrap();
+        believing.router.dialer = Dialer::with_ca_file(&certificate).unwrap();
         let site = Site { app: start(&believing).await, workers };
         let mut client = site.client().await;
         let long = format!(r#"{{"prompt":"{}","max_tokens":2}}"#, "x".repeat(3_000_000));
@@ -302,15 +304,9 @@ fn a_worker_behind_tls_is_believed_if_its_certificate_is() {
         let stream = r#"{"prompt":"x","max_tokens":5,"stream":true}"#;
         assert!(client.post("/v1/completions", stream).await.text().ends_with("data: [DONE]\n\n"));
         // Without it nobody knows who that is.
-        let doubting = forebay::App::start(&settings(PolicyKind::RoundRobin, &[url])).unwrap();
-        until("the worker was asked", || {
-            !doubting.reader().world().hosts()[0].never_well() || {
-                !doubting.reader().world().workers()[0].eligible()
-            }
-        })
-        .await;
-        let answer = Client::connect(&doubting.url()).await.post("/v1/completions", BODY).await;
-        assert_eq!(answer.status(), 503, "{}", answer.text());
+        let doubting = Dialer::default().open(&url.parse().unwrap(), Duration::from_secs(10)).await;
+        let why = doubting.err().expect("it is not believed").to_string();
+        assert!(why.contains("certificate"), "{why}");
         std::fs::remove_dir_all(&dir).unwrap();
     });
 }

@@ -193,7 +193,7 @@ fn every_request_that_vllm_serves_reaches_whom_it_is_for_as_it_was_sent() {
             arrived.sort_unstable();
             match to {
                 Chosen | Any | Upload | Tunnel => {
-                    assert_eq!(arrived, [0, 0, 1], "{method} {target}: {status}")
+                    assert_eq!(arrived, [0, 0, 1], "{method} {target}: {status}");
                 }
                 Asked | All => assert_eq!(arrived, [1, 1, 1], "{method} {target}: {status}"),
                 Named => assert_eq!(whole, [0, 1, 0], "{method} {target}: {status}"),
