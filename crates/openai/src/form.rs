@@ -114,7 +114,7 @@ impl FormReader {
                     self.behind_delimiter(rest, end + self.delimiter.len())
                 }
                 None => {
-                    if self.state == State::Skipped || rest.len() > VALUE_LIMIT + self.delimiter.len() {
+                    if self.state == State::Skipped || rest.len() > 2 + VALUE_LIMIT + self.delimiter.len() {
                         self.state = State::Skipped;
                         self.at += (rest.len() + 1).saturating_sub(self.delimiter.len());
                     }
@@ -133,8 +133,10 @@ impl FormReader {
         true
     }
 
+    /// A longer value is none, in whatever pieces it came.
     fn value(&mut self, value: &[u8]) {
         match self.state {
+            _ if value.len() > VALUE_LIMIT => {}
             State::Model => self.model = std::str::from_utf8(value).ok().map(str::to_owned),
             State::Stream => {
                 let yes: [&[u8]; 6] = [b"true", b"1", b"on", b"yes", b"t", b"y"];

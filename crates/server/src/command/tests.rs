@@ -49,7 +49,11 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("max-payload-size", "0", "a number of bytes; at least 1"),
         ("request-id-headers", "x:y", "the name of a header"),
         ("forward-unknown", "1", "true or false"),
-        ("worker-urls", "h:1", "a worker URL; http://HOST:PORT[/PREFIX] is expected"),
+        (
+            "worker-urls",
+            "h:1",
+            "a worker URL; http://HOST:PORT[/PREFIX], https://… or unix:/PATH is expected",
+        ),
         ("worker-startup-timeout-secs", "0", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("worker-startup-check-interval", "NaN", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("model-refresh-interval-secs", "inf", "a number of seconds from 0.001 to 31536000 (a year)"),
@@ -67,8 +71,8 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("eviction-interval-secs", "-1", "a whole number of seconds from 0 (never) to 31536000 (a year)"),
         ("hash-key", "x", "one of x-session-id, x-user-id, body, authorization, client-ip, body-hash"),
         ("vllm-pd-disaggregation", "1", "true or false"),
-        ("prefill", "h:1", "a worker URL; http://HOST:PORT[/PREFIX] is expected"),
-        ("decode", "h:1", "a worker URL; http://HOST:PORT[/PREFIX] is expected"),
+        ("prefill", "h:1", "a worker URL; http://HOST:PORT[/PREFIX], https://… or unix:/PATH is expected"),
+        ("decode", "h:1", "a worker URL; http://HOST:PORT[/PREFIX], https://… or unix:/PATH is expected"),
         (
             "prefill-policy",
             "best",
@@ -142,11 +146,17 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
             format!("--{flag}: it is empty; at least one character is needed")
         );
     }
-    assert_eq!(refused("--worker-ca-file="), "--worker-ca-file: \"\" is not the name of a file");
+    let files = ["worker-ca-file", "decision-log"];
+    for flag in files {
+        assert_eq!(refused(&format!("--{flag}=")), format!("--{flag}: \"\" is not the name of a file"));
+    }
     assert!(refused("--worker-ca-file=/none.pem").starts_with("--worker-ca-file: /none.pem: "));
-    assert_eq!(refused("--decision-log="), "--decision-log: \"\" is not the name of a file");
     let command = <Flags as Args>::augment_args(clap::Command::new("x"));
-    assert_eq!(command.get_arguments().count(), cases.len() + secrets.len() + 1, "a flag has no case");
+    assert_eq!(
+        command.get_arguments().count(),
+        cases.len() + secrets.len() + files.len(),
+        "a flag has no case"
+    );
 }
 
 #[test]
