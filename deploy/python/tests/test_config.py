@@ -28,8 +28,9 @@ class Defaults(unittest.TestCase):
     def test_what_is_not_given_is_left_to_the_binary(self):
         arguments = RouterConfig().arguments(URLS)
         expected = (
-            "--policy round_robin --cb-failure-threshold 5 --cb-timeout-duration-secs 30 --retry-max-retries 3 "
-            "--worker-startup-timeout-secs 600 --host 127.0.0.1 --port 0 --admin-host 127.0.0.1 --admin-port 0 "
+            "--policy round_robin --intra-node-data-parallel-size 1 --cb-failure-threshold 5 "
+            "--cb-timeout-duration-secs 30 --retry-max-retries 3 --worker-startup-timeout-secs 600 "
+            "--host 127.0.0.1 --port 0 --admin-host 127.0.0.1 --admin-port 0 "
             "--worker-urls http://a:1 http://b:2"
         )
         self.assertEqual(" ".join(arguments), expected)
