@@ -186,7 +186,7 @@ fn header(places: &Places, effort: Effort) -> String {
         .map(|router| format!("{} {}", router.name(), router.version(places)))
         .collect();
     format!(
-        "# What forebay costs\n\n{}, 2 cores {}, load average before {}. {}.\nMedians of {} pairs of runs of {:.0} s; router on one core, clients and 4 instant workers on the other. Direct has no hop between cores, so added latency is to be read against that of the plain proxies.\n\n",
+        "# What forebay costs\n\n{}, 2 cores {}, load average before {}. {}.\nMedians of {} pairs of runs of {:.1} s; router on one core, clients and 4 instant workers on the other. Direct has no hop between cores, so added latency is to be read against that of the plain proxies.\n\n",
         date.unwrap_or_default(),
         std::env::consts::ARCH.replace('_', "-"),
         load.split(' ').next().unwrap_or_default(),
