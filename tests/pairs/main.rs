@@ -1,6 +1,8 @@
 //! Prefill/decode pairs over real sockets, against workers that check hand-overs as strictly as engines.
 
 #[cfg(test)]
+mod changes;
+#[cfg(test)]
 mod chaos;
 #[cfg(test)]
 mod conditions;

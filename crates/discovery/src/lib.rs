@@ -6,14 +6,14 @@
 //! - [`asking`]: one question to a worker, with a time limit: is it well, what does it serve, which version.
 //! - `metrics`: what a worker's metrics tell.
 //! - [`probe`]: the task that keeps asking one worker.
-//! - [`fixed`]: the list given at start.
+//! - [`watch`]: puts workers on the list, each with a task of its own.
 
 pub mod asking;
-pub mod fixed;
 mod metrics;
 pub mod probe;
 pub mod settings;
+pub mod watch;
 
-pub use fixed::watch_all;
 pub use probe::Misfit;
 pub use settings::{ProbeSettings, RankCount};
+pub use watch::Watcher;

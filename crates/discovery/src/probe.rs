@@ -60,21 +60,34 @@ impl Probe {
         let timeout = Duration::from_secs(self.settings.health.timeout_secs);
         let asker = Asker::new(self.settings.dialer.clone(), timeout, self.settings.api_key.as_deref());
         let mut known = Known::default();
-        loop {
+        while !host.blocked_by(Blocker::Removed) {
             let started = Instant::now();
-            let round = self.round(&asker, &host, &mut known);
-            let stopped = tokio::select! {
-                () = round => false,
-                () = self.stop.cancelled() => true,
+            let probe = async {
+                self.round(&asker, &host, &mut known).await;
+                self.wait(&asker, &host, &mut known, started + self.pause(&host)).await;
             };
-            if stopped || host.blocked_by(Blocker::Removed) {
+            tokio::select! {
+                () = probe => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Waits for the next probe, and reads the models whenever that is due before it.
+    async fn wait(&self, asker: &Asker, host: &Arc<Host>, known: &mut Known, next: Instant) {
+        loop {
+            let described = known.described.filter(|_| host.is_well());
+            let due = described.and_then(|at| at.checked_add(self.settings.model_refresh));
+            let due = due.filter(|due| *due < next);
+            tokio::select! {
+                () = host.look_asked() => return,
+                () = tokio::time::sleep_until(due.unwrap_or(next)) => {}
+            }
+            if due.is_none() {
                 return;
             }
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = host.look_asked() => {}
-                () = tokio::time::sleep_until(started + self.pause(&host)) => {}
-            }
+            self.describe(asker, host).await;
+            known.described = Some(Instant::now());
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! The forms that vLLM takes have no member that steers an engine: their fields are texts, and a text is no object.
 
+use std::ops::Range;
+
 use memchr::memmem;
 
 /// Longest value of a part that is read, in bytes.
@@ -9,6 +11,9 @@ const VALUE_LIMIT: usize = 4096;
 
 /// Longest head of a part, in bytes. Behind a longer one nothing is read.
 const HEAD_LIMIT: usize = 8192;
+
+/// What ends it.
+const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// The text that separates the parts, as `Content-Type` tells it; `None` if that is no multipart form.
 pub fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {
@@ -34,6 +39,8 @@ pub struct FormReader {
     at: usize,
     state: State,
     model: Option<String>,
+    /// Where its name stands.
+    model_at: Range<usize>,
     stream: bool,
 }
 
@@ -55,12 +62,17 @@ impl FormReader {
     /// Of a form whose parts are separated by this.
     pub fn new(boundary: &[u8]) -> Self {
         let delimiter = [b"\r\n--", boundary].concat();
-        Self { delimiter, at: 0, state: State::Preamble, model: None, stream: false }
+        Self { delimiter, at: 0, state: State::Preamble, model: None, model_at: 0..0, stream: false }
     }
 
     /// The model that the form names, as far as it was read. Of several the last one counts, as in the worker.
     pub fn model(&self) -> Option<&str> {
         self.model.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// Where the model's name stands in the form, if it names one.
+    pub fn model_place(&self) -> Option<Range<usize>> {
+        self.model().map(|_| self.model_at.clone())
     }
 
     /// Whether the answer is to be an event stream, as far as it was read.
@@ -94,15 +106,15 @@ impl FormReader {
                 self.state = State::Skipped;
                 true
             }
-            State::Head => match memmem::find(rest, b"\r\n\r\n") {
-                Some(end) => {
+            State::Head => match memmem::find(rest, HEAD_END) {
+                Some(end) if end <= HEAD_LIMIT => {
                     self.state = kind_of(&rest[..end]);
                     // The line end stays, since a delimiter may begin with it.
                     self.at += end + 2;
                     true
                 }
-                None => {
-                    if rest.len() > HEAD_LIMIT {
+                found => {
+                    if found.is_some() || rest.len() >= HEAD_LIMIT + HEAD_END.len() {
                         self.state = State::End;
                     }
                     false
@@ -137,7 +149,11 @@ impl FormReader {
     fn value(&mut self, value: &[u8]) {
         match self.state {
             _ if value.len() > VALUE_LIMIT => {}
-            State::Model => self.model = std::str::from_utf8(value).ok().map(str::to_owned),
+            State::Model => {
+                self.model = std::str::from_utf8(value).ok().map(str::to_owned);
+                // The value begins behind the line end of its head.
+                self.model_at = self.at + 2..self.at + 2 + value.len();
+            }
             State::Stream => {
                 let yes: [&[u8]; 6] = [b"true", b"1", b"on", b"yes", b"t", b"y"];
                 self.stream = yes.iter().any(|yes| value.trim_ascii().eq_ignore_ascii_case(yes));
@@ -187,6 +203,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// What forms are made of, and what is not.
+    const WORDS: [&[u8]; 14] = [
+        b"--b",
+        b"\r\n--b\r\n",
+        b"\r\n--b--",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"Content-Disposition: form-data; name=model",
+        b"Content-Disposition: form-data; name=\"stream\"",
+        b"; filename=x",
+        b"true",
+        b"\xff",
+        b"-",
+        b"\n",
+        &[b'x'; VALUE_LIMIT],
+        &[b'y'; HEAD_LIMIT],
+    ];
 
     fn form(parts: &[(&str, &str)]) -> Vec<u8> {
         let mut form = Vec::new();
@@ -255,9 +289,19 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(wire in prop::collection::vec(any::<u8>(), 0..300)) {
-            let mut reader = FormReader::new(b"b");
-            reader.read(&wire);
+        fn no_bytes_make_it_panic_and_their_pieces_make_no_difference(
+            words in prop::collection::vec(prop::sample::select(WORDS.to_vec()), 0..30),
+            step in 1_usize..50,
+        ) {
+            let wire = words.concat();
+            let (mut at_once, mut by_and_by) = (FormReader::new(b"b"), FormReader::new(b"b"));
+            at_once.read(&wire);
+            (0..wire.len()).step_by(step).for_each(|end| by_and_by.read(&wire[..end]));
+            by_and_by.read(&wire);
+            let told = |form: &FormReader| (form.model_place(), form.stream(), form.is_over());
+            prop_assert_eq!(told(&at_once), told(&by_and_by));
+            let named = at_once.model_place().map(|place| wire[place].to_vec());
+            prop_assert_eq!(named.as_deref(), at_once.model().map(str::as_bytes));
             let _ = boundary(&wire);
         }
     }

@@ -13,6 +13,7 @@
 //! - `scalar`: how a worker would understand a number, a boolean or a name
 //! - [`facts`]: all that a router wants to know of a body, in one pass
 //! - [`form`]: the same of a multipart form that is still coming
+//! - [`renaming`]: the model's name in an answer
 //! - [`usage`]: token counts in a stream
 //! - [`sse`]: record ends and kinds in a stream
 //! - [`error`]: error bodies in the dialects of the APIs
@@ -39,6 +40,8 @@ pub mod facts;
 
 pub mod form;
 
+pub mod renaming;
+
 pub mod usage;
 
 pub mod sse;
@@ -50,6 +53,7 @@ pub use facts::{Facts, ModelFact, SessionKeys};
 pub use form::FormReader;
 pub use members::{Member, Members};
 pub use prompt::{Parts, Prompt, Scratch};
+pub use renaming::{ModelPlace, Renaming};
 pub use shape::BodyShape;
 pub use splice::{Change, Splices};
 pub use sse::{Record, RecordKind, SseScanner};

@@ -32,6 +32,8 @@ pub enum LegFailure {
     Busy,
     /// 500, or an error as the first record of a stream: nobody knows whose fault it is.
     Doubtful,
+    /// Its worker does not serve the model any more: one other is asked.
+    Unserved,
     /// Any other status from 400 on: the request's own fault.
     Rejected,
     /// The connection ended, or what came was no answer.
@@ -144,6 +146,8 @@ pub struct Plan {
     began: bool,
     /// A decode leg may have been read.
     decoding: bool,
+    /// A worker was asked for a model that it does not serve.
+    was_unserved: bool,
     /// 500s so far, by leg.
     prefill_doubts: u32,
     decode_doubts: u32,
@@ -158,6 +162,7 @@ impl Plan {
             prefilled: false,
             began: false,
             decoding: false,
+            was_unserved: false,
             prefill_doubts: 0,
             decode_doubts: 0,
         }
@@ -246,13 +251,16 @@ impl Plan {
     fn prefill_failed(&mut self, failure: LegFailure) -> Step {
         let again = match failure {
             LegFailure::Rejected => return Step::GivePrefill,
+            LegFailure::Unserved if std::mem::replace(&mut self.was_unserved, true) => {
+                return Step::GivePrefill;
+            }
             LegFailure::TimedOut => return Step::TimedOut(LegKind::Prefill),
             LegFailure::Doubtful if self.prefill_doubts > 0 => return Step::GivePrefill,
             LegFailure::Doubtful => {
                 self.prefill_doubts += 1;
                 self.spend_repeat()
             }
-            LegFailure::Busy | LegFailure::Broken => self.spend_repeat(),
+            LegFailure::Unserved | LegFailure::Busy | LegFailure::Broken => self.spend_repeat(),
             LegFailure::Unreachable => self.spend_unreachable(),
         };
         if self.is_bound() {
@@ -264,8 +272,15 @@ impl Plan {
     fn decode_failed(&mut self, failure: LegFailure) -> Step {
         match failure {
             LegFailure::Rejected => return Step::GiveDecode,
+            LegFailure::Unserved if std::mem::replace(&mut self.was_unserved, true) => {
+                return Step::GiveDecode;
+            }
             LegFailure::TimedOut => return Step::TimedOut(LegKind::Decode),
-            LegFailure::Unreachable | LegFailure::Busy | LegFailure::Doubtful | LegFailure::Broken => {}
+            LegFailure::Unserved
+            | LegFailure::Unreachable
+            | LegFailure::Busy
+            | LegFailure::Doubtful
+            | LegFailure::Broken => {}
         }
         if self.is_bound() || !self.spend_repeat() {
             return Step::GiveUp;

@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use forebay_openai::Renaming;
 use forebay_workers::Reader;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, header};
 
+use crate::aliases::Renamed;
 use crate::failure::Failure;
 use crate::forwarded::{Chosen, Forwarded};
 use crate::headers;
@@ -40,6 +42,8 @@ pub(crate) struct Call {
     pub client: Option<Box<dyn Incoming>>,
     /// Whether its answer may be asked for again, or continued.
     pub is_kept: bool,
+    /// How the model is called in the answer, if the request gave it another name.
+    pub renaming: Option<Arc<Renaming>>,
 }
 
 impl Call {
@@ -77,13 +81,15 @@ impl Call {
         let streamed = headers::is_event_stream(&answer.headers);
         record.status(answer.status, streamed);
         // To a body of known length nothing can be added.
-        let is_open = answer.body.size_hint().exact().is_none();
+        let renamed = self.renaming.filter(|_| !answer.headers.contains_key(header::CONTENT_ENCODING));
+        let renamed = renamed.map(|renaming| Box::new(Renamed::new(renaming)));
+        let is_open = renamed.is_some() || answer.body.size_hint().exact().is_none();
         let records = streamed.then(|| Box::new(if is_open { Records::default() } else { Records::raw() }));
         let complete = Outcome::of_status(answer.status);
         let is_kept = self.is_kept && answer.status.is_success();
         let keeper = is_kept.then(|| Keeper::new(stored, leg.worker()));
         let dialect = self.route.dialect;
-        let manner = Manner { complete, records, dialect, patience, report, correction, keeper };
+        let manner = Manner { complete, records, dialect, patience, report, correction, keeper, renamed };
         let relay = Relay::new(answer.body, leg, record, manner);
         let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
         *response.status_mut() = answer.status;

@@ -3,16 +3,19 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use forebay_openai::{BodyError, BodyShape, Facts, ModelFact, Prompt, Scratch, strip};
+use forebay_openai::{BodyError, BodyShape, Facts, ModelFact, Prompt, Renaming, Scratch, strip};
 use forebay_pd::{Endpoint, PromptFacts};
 use forebay_policy::{Choice, HashKey, HashKeyKind, PolicyKind, PrefixKey};
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::failure::Failure;
+use crate::headers::Length;
 use crate::incoming::Incoming;
 use crate::metrics::RouterMetrics;
 use crate::settings::RouterSettings;
@@ -49,6 +52,8 @@ pub(crate) struct Asked {
     pub hash: Option<HashKey>,
     /// Internal fields that were taken out of the body.
     pub stripped: Vec<&'static str>,
+    /// How the model is called in the answer, if the request gave it another name.
+    pub renaming: Option<Arc<Renaming>>,
     /// What decides whether it becomes a prefill/decode pair, if there are any.
     // Boxed, since most routers have none and every request's future would be larger.
     pub pair: Option<Box<PairAsk>>,
@@ -74,7 +79,21 @@ pub(crate) struct PairAsk {
 impl Asked {
     /// Whether another worker may have it too.
     pub(crate) fn can_be_repeated(&self) -> bool {
-        !self.once_only && self.upload.as_ref().is_none_or(|upload| upload.can_be_repeated())
+        !self.once_only && self.is_whole()
+    }
+
+    /// Whether all that is to be sent is still here.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.upload.as_ref().is_none_or(|upload| upload.can_be_repeated())
+    }
+
+    /// How the length of the body is told to a worker, of a request that came with these headers.
+    pub(crate) fn length(&self, headers: &HeaderMap) -> Length {
+        match &self.upload {
+            Some(upload) => upload.length().map_or(Length::Chunked, Length::Exact),
+            None if self.body.is_empty() && !headers.contains_key(CONTENT_LENGTH) => Length::None,
+            None => Length::Exact(self.body.len() as u64),
+        }
     }
 
     /// Bytes of the prompt if it was text and they are known, else 0.
@@ -160,9 +179,12 @@ impl Classifier<'_> {
     fn read(&self, shape: BodyShape, body: &Bytes) -> Result<Asked, BodyError> {
         SCRATCH.with_borrow_mut(|scratch| {
             let facts = Facts::read(shape, body, scratch)?;
-            let model = match &facts.model {
-                ModelFact::Name(name) => Some(name.clone().into_owned()),
-                ModelFact::Absent | ModelFact::NotString => None,
+            let (model, alias) = match &facts.model {
+                ModelFact::Name(name) => match self.settings.aliases.find(name) {
+                    Some((model, renaming)) => (Some(model.to_owned()), Some((name, renaming))),
+                    None => (Some(name.clone().into_owned()), None),
+                },
+                ModelFact::Absent | ModelFact::NotString => (None, None),
             };
             let of_use = |policy| self.all_keys || self.policies.contains(&policy);
             let prefix =
@@ -177,7 +199,11 @@ impl Classifier<'_> {
                 only: None,
                 continues: facts.previous_response_id.as_deref().filter(|_| may_be_kept).map(Into::into),
                 is_kept: may_be_kept && facts.store != Some(false),
-                body,
+                body: match alias {
+                    Some((name, _)) => self.settings.aliases.put_right(name, &body)?,
+                    None => body,
+                },
+                renaming: alias.map(|(_, renaming)| Arc::clone(renaming)),
                 stripped,
                 model,
                 is_object: true,

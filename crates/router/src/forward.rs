@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use forebay_policy::{Ask, Choice};
 use forebay_workers::{Asker, Blocker, Guard, Pool, Selected, Tried, Worker, Writer};
-use http::StatusCode;
 
 use crate::attempt::{Attempt, AttemptError};
 use crate::classify::Asked;
@@ -15,14 +14,11 @@ use crate::headers::Written;
 use crate::leg::Leg;
 use crate::metrics::RouterMetrics;
 use crate::outcome::{Outcome, Verdict};
-use crate::ranks;
+use crate::refusals::{has_moved, is_unserved, may_be_moved, may_be_unserved};
 use crate::retry::{Again, asks_for_patience, pause};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
 use crate::upstream::Answer;
-
-/// Longest refusal of a rank, in bytes: what is longer is another complaint.
-const REFUSAL_LIMIT: u64 = 4096;
 
 /// What forwarding needs beside the request itself.
 pub(crate) struct Forward<'a> {
@@ -79,10 +75,7 @@ impl Forward<'_> {
     ) -> Result<Forwarded, Failure> {
         let Progress { attempts, line } = progress;
         if line.is_none() && first.is_none() {
-            self.shard.budget.earn(pool.epoch());
-            if pool.bound().is_some_and(|places| places.is_awaited(pool.label())) {
-                return Err(Failure::Overloaded);
-            }
+            self.arrive(pool)?;
         }
         let mut course = Course::begin(pool, asked)?;
         loop {
@@ -99,13 +92,15 @@ impl Forward<'_> {
             match self.attempt().with(guard.worker(), asked).await {
                 Ok(mut answer) => {
                     // Boxed, since it is rare and would make every request's future larger.
-                    if may_be_moved(&answer, guard.worker())
-                        && Box::pin(self.has_moved(guard.worker(), &mut answer, asked.rank.is_some())).await?
+                    let (worker, insists) = (guard.worker(), asked.rank.is_some());
+                    if may_be_moved(&answer, worker)
+                        && Box::pin(has_moved(self.writer, worker, &mut answer, insists)).await?
                     {
                         return Err(Failure::RanksMoved);
                     }
-                    let slot = guard.worker().slot();
-                    let again = Again::of(answer.status);
+                    let is_unserved = may_be_unserved(&answer, asked)
+                        && Box::pin(is_unserved(worker, &mut answer, asked)).await?;
+                    let again = if is_unserved { Again::Unserved } else { Again::of(answer.status) };
                     heed_pause(again, &answer, guard.worker());
                     let policy = Arc::clone(pool.policy());
                     let chosen = Chosen { choice, policy, text_bytes: asked.text_bytes(&choice) };
@@ -113,7 +108,7 @@ impl Forward<'_> {
                     if again == Again::No || !self.may_try_again(asked, &course, again) {
                         return Ok(course.settle(kept, self.settings.retry.limit() == 1));
                     }
-                    course.keep(kept, slot);
+                    course.keep(kept);
                 }
                 Err(error) => {
                     let goes_on = self.goes_on(asked, &error, &mut course);
@@ -128,29 +123,11 @@ impl Forward<'_> {
         }
     }
 
-    /// Whether a worker refuses the rank that it was told because it has others, which are believed from now on.
-    /// A client that `insists` on a rank gets the refusal.
-    pub(crate) async fn has_moved(
-        &self,
-        worker: &Worker,
-        answer: &mut Answer,
-        insists: bool,
-    ) -> Result<bool, Failure> {
-        if !may_be_moved(answer, worker) {
-            return Ok(false);
-        }
-        let refusal = answer.body.read_ahead(REFUSAL_LIMIT).await;
-        let Some(ranks) = refusal.map_err(|_| Failure::WorkerDied)?.and_then(|text| ranks::told(&text))
-        else {
-            return Ok(false);
-        };
-        if worker.dp_rank().is_none_or(|rank| ranks.contains(rank)) {
-            return Ok(false);
-        }
-        if self.writer.ranks(worker.host(), Some(ranks)) {
-            tracing::warn!(worker = worker.name(), %ranks, "the worker has other data-parallel ranks than were known");
-        }
-        Ok(!insists)
+    /// A request comes to a pool: it goes behind those who wait for a place there.
+    fn arrive(&self, pool: &Pool) -> Result<(), Failure> {
+        self.shard.budget.earn(pool.epoch());
+        let is_awaited = pool.bound().is_some_and(|places| places.is_awaited(pool.label()));
+        if is_awaited { Err(Failure::Overloaded) } else { Ok(()) }
     }
 
     /// To this worker and no other.
@@ -175,7 +152,8 @@ impl Forward<'_> {
         course: &mut Course,
         attempt: u32,
     ) -> Result<Option<Selected>, Failure> {
-        let pays = course.kept.is_some();
+        // Nobody is at fault if a model has gone: that takes nothing from those who may have to try again.
+        let pays = course.kept.as_ref().is_some_and(|kept| kept.again != Again::Unserved);
         if pays && !self.shard.budget.pay() {
             course.nobody_told_more();
             return Ok(None);
@@ -214,8 +192,14 @@ impl Forward<'_> {
     }
 
     fn may_try_again(&self, asked: &Asked, course: &Course, again: Again) -> bool {
-        let is_first_doubt = again != Again::Doubtful || !course.has_doubt();
-        asked.can_be_repeated() && is_first_doubt && course.counted < self.settings.retry.limit()
+        let was = |before: Again| course.kept.as_ref().is_some_and(|kept| kept.again == before);
+        let is_worth_it = match again {
+            Again::Doubtful => asked.can_be_repeated() && !course.has_doubt(),
+            // It was not begun, and nobody asks the whole fleet in this way.
+            Again::Unserved => asked.is_whole() && !was(Again::Unserved),
+            Again::No | Again::Busy | Again::Failed => asked.can_be_repeated(),
+        };
+        is_worth_it && course.counted < self.settings.retry.limit()
     }
 
     /// Whether an attempt without an answer leaves the request fit for another worker.
@@ -276,11 +260,15 @@ impl Course {
     }
 
     /// A bad answer, while others are asked.
-    fn keep(&mut self, kept: Kept, slot: forebay_policy::Slot) {
+    fn keep(&mut self, kept: Kept) {
         self.reason = kept.again.as_str();
-        self.tried.add(slot);
+        let worker = kept.forwarded.leg.worker();
+        match kept.again {
+            Again::Unserved => self.tried.add_all_of(worker.host()),
+            _ => self.tried.add(worker.slot()),
+        }
         if kept.again != Again::Busy {
-            self.judged.add(slot);
+            self.judged.add(worker.slot());
         }
         self.give_up_kept();
         self.kept = Some(Box::new(kept));
@@ -361,11 +349,6 @@ pub(crate) fn heed_pause(again: Again, answer: &Answer, worker: &Worker) {
         let until = clock::now_ms() + u64::try_from(pause.as_millis()).unwrap_or(0);
         worker.host().pause(until);
     }
-}
-
-/// Whether an answer may be the refusal of the rank that the worker was told.
-fn may_be_moved(answer: &Answer, worker: &Worker) -> bool {
-    answer.status == StatusCode::BAD_REQUEST && worker.dp_rank().is_some()
 }
 
 /// One line for each decision, for who asks for it.

@@ -9,6 +9,7 @@
 //! - `waits`: what a request waits for before it has a worker.
 //! - `reading`: its body read, as far as its route has to know it.
 //! - [`classify`]: what it asks for, what must not pass taken out, the keys that policies choose by.
+//! - `aliases`: other names of models, put right in requests and back in answers.
 //! - `pick`: the pool that serves what it asks for.
 //! - `call`: a request whose route is known, and how its answer becomes a response.
 //! - [`forward`]: a choice with its load, and another one if that failed.
@@ -17,10 +18,10 @@
 //! - `stored`: responses that one worker keeps: who has them, and all asked side by side.
 //! - `attempt`: one exchange with one worker; `retry`: whether it is followed by another.
 //! - `pair`: a prefill/decode pair by its plan; `course`: what it has been through; `legs`: what its legs are sent;
-//!   `prefill`, `decode`: one leg each;
+//!   `prefill`, `decode`: one leg each; `heed`: what its refusal says;
 //!   `pairs`: what outlives them.
 //! - [`headers`]: what crosses from one side to the other.
-//! - `ranks`: how a worker says which data-parallel ranks it has.
+//! - `refusals`: what a worker's refusal tells of the worker; `ranks`: how it says which data-parallel ranks it has.
 //! - [`upstream`]: connections to workers.
 //! - `leg`: a worker's load with what its answer will say of it.
 //! - [`relay`]: the body on its way to the client; `records`: event streams in whole records; `patience`: how long it may
@@ -43,6 +44,7 @@
 mod access_log;
 pub mod account;
 mod admission;
+mod aliases;
 mod attempt;
 pub mod authority;
 mod call;
@@ -56,6 +58,7 @@ mod fanout;
 mod forward;
 mod forwarded;
 mod headers;
+mod heed;
 mod incoming;
 mod leg;
 mod legs;
@@ -73,6 +76,7 @@ mod ranks;
 mod reading;
 mod record;
 mod records;
+mod refusals;
 pub mod relay;
 mod report;
 pub mod reset;
@@ -91,6 +95,7 @@ mod waits;
 pub use access_log::{AccessFormat, AccessLog};
 pub use account::Account;
 pub use admission::AdmissionSettings;
+pub use aliases::Aliases;
 pub use emptying::{Emptied, Said};
 pub use headers::TRIAL_NAME_LIMIT;
 pub use incoming::{BodyGone, Incoming};

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use forebay_openai::{Change, Splices};
 use forebay_workers::{Blocker, Models, Worker, World};
 use http::header::ALLOW;
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::aliases::Aliases;
 use crate::clock;
 use crate::failure::{Failure, json};
 use crate::outcome::Outcome;
@@ -17,11 +19,11 @@ use crate::relay::ResponseBody;
 use crate::route::Page;
 
 /// Answers a page.
-pub(crate) fn answer(page: Page, world: &World, draining: bool) -> Response<ResponseBody> {
+pub(crate) fn answer(page: Page, world: &World, aliases: &Aliases, draining: bool) -> Response<ResponseBody> {
     match page {
         Page::Alive => page_of(StatusCode::OK, &Alive { status: "ok", total_workers: world.workers().len() }),
         Page::Ready => readiness(world, clock::now_ms(), draining),
-        Page::Models => page_of(StatusCode::OK, &models(world)),
+        Page::Models => page_of(StatusCode::OK, &models(world, aliases)),
         Page::Version => page_of(StatusCode::OK, &version(world)),
         Page::Options(methods) => options(methods),
     }
@@ -113,23 +115,38 @@ struct ModelList {
     data: Vec<Box<RawValue>>,
 }
 
-/// The entries of all workers, each name once, as the first worker that serves it gave it.
-fn models(world: &World) -> ModelList {
-    let mut seen: Vec<String> = Vec::new();
-    let mut data = Vec::new();
+/// The entries of all workers, each name once, as the first worker that serves it gave it; then those of aliases, which are
+/// their models' but for the name.
+fn models(world: &World, aliases: &Aliases) -> ModelList {
+    let mut seen: Vec<(String, Box<RawValue>)> = Vec::new();
     for worker in world.workers() {
         let known = worker.models();
         let Models::Named(served) = &*known else { continue };
         for model in served {
-            if !seen.contains(&model.id)
+            if !seen.iter().any(|(name, _)| *name == model.id)
                 && let Ok(entry) = RawValue::from_string(model.entry.clone())
             {
-                seen.push(model.id.clone());
-                data.push(entry);
+                seen.push((model.id.clone(), entry));
             }
         }
     }
-    ModelList { object: "list", data }
+    for (alias, model) in aliases.all() {
+        let is_new = !seen.iter().any(|(name, _)| name == alias);
+        let served = seen.iter().find(|(name, _)| is_new && name == model);
+        if let Some(entry) = served.and_then(|(_, entry)| called(entry, alias)) {
+            seen.push((alias.to_owned(), entry));
+        }
+    }
+    ModelList { object: "list", data: seen.into_iter().map(|(_, entry)| entry).collect() }
+}
+
+/// The entry of a model under another name.
+fn called(entry: &RawValue, name: &str) -> Option<Box<RawValue>> {
+    let id = Bytes::from(serde_json::to_vec(name).ok()?);
+    let entry = Bytes::copy_from_slice(entry.get().as_bytes());
+    let mut splices = Splices::default();
+    splices.change(&entry, &[], &[Change::Replace("id", id)]).ok()?;
+    RawValue::from_string(String::from_utf8(splices.apply(&entry).into()).ok()?).ok()
 }
 
 fn options(methods: &str) -> Response<ResponseBody> {

@@ -3,20 +3,16 @@
 use std::sync::Arc;
 
 use forebay_openai::BodyError;
-use forebay_pd::{
-    Bypass, Correction, HandOver, Happened, LegFailure, LegKind, Limits, Order, Plan, Recompute, Step,
-};
+use forebay_pd::{Bypass, Correction, HandOver, Happened, LegKind, Limits, Order, Plan, Recompute, Step};
 use forebay_policy::{Ask, Choice};
 use forebay_workers::{Asker, Pool, Selected, Tried};
 
 use crate::classify::{Asked, PairAsk};
 use crate::course::{Course, Legs, lost};
-use crate::decode::DecodeEnd;
 use crate::failure::Failure;
 use crate::forward::{Forward, exhausted, note};
 use crate::forwarded::{Forwarded, Progress};
 use crate::pairs::{PairOutcome, Pairs};
-use crate::prefill::PrefillEnd;
 
 /// A place on a worker, if there is one.
 type Found = Result<Option<Selected>, Failure>;
@@ -257,40 +253,6 @@ impl<'a> Pair<'a> {
         };
         let end = self.heed_decode(course, end).await?;
         Ok(course.decode_ended(end, &decoder, Some(hand_over)))
-    }
-
-    /// A prefill leg's end, unless its worker refuses the rank that it was told: then the pair begins anew.
-    async fn heed_prefill(
-        &self,
-        course: &mut Course<'a>,
-        mut end: PrefillEnd,
-    ) -> Result<PrefillEnd, Failure> {
-        if let PrefillEnd::Answered(LegFailure::Rejected, answer) = &mut end {
-            self.heed(course, (answer, false)).await?;
-        }
-        Ok(end)
-    }
-
-    /// The same of a decode leg. What was handed over lapses with its lease, since nobody has read it.
-    async fn heed_decode(&self, course: &mut Course<'a>, mut end: DecodeEnd) -> Result<DecodeEnd, Failure> {
-        if let DecodeEnd::Answered(LegFailure::Rejected, answer) = &mut end {
-            self.heed(course, (answer, self.asked.rank.is_some())).await?;
-        }
-        Ok(end)
-    }
-
-    /// `insists` says that the rank is the client's own wish.
-    async fn heed(
-        &self,
-        course: &mut Course<'a>,
-        (answer, insists): (&mut Forwarded, bool),
-    ) -> Result<(), Failure> {
-        let worker = Arc::clone(answer.leg.worker());
-        if self.forward.has_moved(&worker, &mut answer.answer, insists).await? {
-            course.count.outcome = PairOutcome::BegunAnew;
-            return Err(Failure::RanksMoved);
-        }
-        Ok(())
     }
 
     /// The last step.

@@ -114,6 +114,6 @@ pub(crate) fn bad(status: http::StatusCode) -> Option<LegFailure> {
         Again::Busy | Again::Failed => Some(LegFailure::Busy),
         Again::Doubtful => Some(LegFailure::Doubtful),
         Again::No if status.as_u16() >= 400 => Some(LegFailure::Rejected),
-        Again::No => None,
+        Again::No | Again::Unserved => None,
     }
 }

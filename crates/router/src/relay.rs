@@ -10,6 +10,7 @@ use forebay_openai::Dialect;
 use forebay_pd::Correction;
 use http_body::{Body, Frame, SizeHint};
 
+use crate::aliases::Renamed;
 use crate::failure::Failure;
 use crate::leg::Leg;
 use crate::outcome::Outcome;
@@ -56,6 +57,8 @@ pub(crate) struct Manner {
     pub patience: Patience,
     /// What is put right in its records.
     pub correction: Option<Correction>,
+    /// The model's name in it, if the client gave it another one.
+    pub renamed: Option<Box<Renamed>>,
     /// What the worker will report of the prompt, if that is of use.
     pub report: Option<Report>,
     /// Who keeps the answer, if anybody does, until its id has come.
@@ -119,13 +122,20 @@ impl Relay {
                     Some(correction) => correction.of_records(whole),
                     None => whole,
                 };
+                let goes = match &self.manner.renamed {
+                    Some(renamed) => renamed.records(goes),
+                    None => goes,
+                };
                 (goes, records.has_token())
             }
             None => {
                 if let Some(report) = &mut self.manner.report {
                     report.take_in(&chunk);
                 }
-                (chunk, true)
+                match &mut self.manner.renamed {
+                    Some(renamed) => (renamed.pass(chunk), true),
+                    None => (chunk, true),
+                }
             }
         };
         if let (Some(took), Some(leg)) = (self.record.chunk(has_token), &mut self.leg) {
@@ -154,7 +164,11 @@ impl Relay {
         let records = self.manner.records.as_mut();
         let has_error = records.as_ref().is_some_and(|records| records.has_error());
         self.record.account.outcome = if has_error { Outcome::ErrorInStream } else { self.manner.complete };
-        records.map(|records| records.rest()).unwrap_or_default()
+        match (records, &mut self.manner.renamed) {
+            (Some(records), _) => records.rest(),
+            (None, Some(renamed)) => renamed.rest(),
+            (None, None) => Bytes::new(),
+        }
     }
 
     /// A worker that reports a failure in so many words is alive, and nobody knows whose fault it was.
@@ -239,6 +253,7 @@ impl Body for ResponseBody {
             Self::Relay(relay) if relay.manner.correction.is_some() && relay.manner.records.is_some() => {
                 SizeHint::default()
             }
+            Self::Relay(relay) if relay.manner.renamed.is_some() => SizeHint::default(),
             Self::Relay(relay) => relay.upstream.size_hint(),
             Self::Tunnel(_) => SizeHint::default(),
         }

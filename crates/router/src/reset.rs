@@ -102,6 +102,14 @@ impl Router {
         Ok(ResetDone { world, previous: old.epoch(), emptied, held: began.elapsed() })
     }
 
+    /// Has workers empty their prefix caches in the midst of a trial. Whatever they say, no policy believes any more that
+    /// they hold anything.
+    pub async fn flush(self: &Arc<Self>, shard: &Arc<Shard>) -> Vec<Emptied> {
+        let emptied = Emptying::new(self, shard).of_all(&self.reader.world(), HELD_BLOCKS_WAIT).await;
+        self.reader.world().hosts().iter().for_each(|host| self.writer.forget(host));
+        emptied
+    }
+
     /// Waits until nothing is under way, but no longer than this.
     async fn idle_within(&self, wait: Duration) {
         let Some(deadline) = Instant::now().checked_add(wait) else { return };

@@ -62,6 +62,8 @@ pub(crate) enum Again {
     Failed,
     /// It may be the request's fault: one other worker is asked, to tell.
     Doubtful,
+    /// The worker does not serve the model any more: one other is asked.
+    Unserved,
 }
 
 impl Again {
@@ -81,6 +83,7 @@ impl Again {
             Self::Busy => "busy",
             Self::Failed => "failed",
             Self::Doubtful => "internal_error",
+            Self::Unserved => "unserved",
         }
     }
 }

@@ -227,6 +227,13 @@ const TABLE: &[(&str, &str, Class)] = &[
     (GET,  "/v1/models",                  Own(Page::Models)),
     (GET,  "/version",                    Own(Page::Version)),
     (GET,  "/metrics",                    Admin { open: true }),
+    (POST, "/add_worker",                 Admin { open: false }),
+    (POST, "/remove_worker",              Admin { open: false }),
+    (GET,  "/list_workers",               Admin { open: false }),
+    (GET,  "/get_loads",                  Admin { open: false }),
+    (POST, "/flush_cache",                Admin { open: false }),
+    (GET,  "/get_server_info",            Admin { open: false }),
+    (GET,  "/get_model_info",             Admin { open: true }),
     (ANY,  "/workers",                    Admin { open: false }),
     (ANY,  "/workers/*",                  Admin { open: false }),
     (ANY,  "/admin/*",                    Admin { open: false }),
@@ -261,6 +268,8 @@ impl Route {
         }
         match canonical(path) {
             Some(read) => Self::look_up(method, &read, forward_unknown),
+            // A worker may be called by its URL there, and whoever asks has to have the right.
+            None if path.starts_with("/workers/") => Self::look_up(method, path, false),
             None => Self::new(Class::Refused(Refusal::NotFound), "other", TABLE.len() + FORWARDED.len()),
         }
     }

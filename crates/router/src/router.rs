@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_workers::{Reader, Worker, Writer};
 use http::request::Parts;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response};
 use tokio::sync::Mutex;
 
 use crate::admission::Admission;
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::fanout::Order;
 use crate::forward::Forward;
 use crate::forwarded::{Forwarded, Progress};
-use crate::headers::{self, Length, REQUEST_ID, Trust, Written};
+use crate::headers::{self, REQUEST_ID, Trust, Written};
 use crate::incoming::Incoming;
 use crate::line::InLine;
 use crate::metrics::RouterMetrics;
@@ -162,8 +162,8 @@ impl Router {
         }
         let (id, made_id) = self.identify(shard, &parts);
         record.account.id = Some(id.clone());
-        let (waited, client, is_kept) = (false, None, false);
-        let call = Call { peer, route, parts, made_id, record, waited, protocol, client, is_kept };
+        let (waited, client, is_kept, renaming) = (false, None, false, None);
+        let call = Call { peer, route, parts, made_id, record, waited, protocol, client, is_kept, renaming };
         let mut response = match route.class {
             _ if !allowed => call.answered(Err(Failure::Forbidden)),
             _ if let Some(failure) = trial_failure => call.answered(Err(failure)),
@@ -174,6 +174,7 @@ impl Router {
             Class::Own(page) => call.answered(Ok(own::answer(
                 page,
                 &self.reader.world(),
+                &self.settings.aliases,
                 self.draining.load(Ordering::Relaxed),
             ))),
             Class::Refused(Refusal::Method(allowed)) => call.answered(Err(Failure::Method(allowed))),
@@ -222,6 +223,7 @@ impl Router {
         }
         let mut asked = self.classify(call, body).await?;
         call.is_kept = asked.is_kept;
+        call.renaming = asked.renaming.take();
         if call.route.class == Class::Stored {
             return Box::pin(self.find_stored(shard, call, &asked)).await;
         }
@@ -269,7 +271,7 @@ impl Router {
             parts,
             made_id: made_id.as_ref(),
             replaces_id: false,
-            length: length_of(asked, parts),
+            length: asked.length(&parts.headers),
             protocol: protocol.as_deref(),
             authorization: None,
         };
@@ -325,14 +327,5 @@ impl Router {
             Some((_, false)) | None => shard.fresh_id(),
         };
         (id.clone(), Some(id))
-    }
-}
-
-/// How the length of the body is told to a worker.
-fn length_of(asked: &Asked, parts: &Parts) -> Length {
-    match &asked.upload {
-        Some(upload) => upload.length().map_or(Length::Chunked, Length::Exact),
-        None if asked.body.is_empty() && !parts.headers.contains_key(header::CONTENT_LENGTH) => Length::None,
-        None => Length::Exact(asked.body.len() as u64),
     }
 }

@@ -7,6 +7,7 @@ use forebay_policy::HashKeyKind;
 use http::HeaderName;
 
 use crate::admission::AdmissionSettings;
+use crate::aliases::Aliases;
 use crate::pairs::PairSettings;
 use crate::retry::RetrySettings;
 
@@ -25,6 +26,8 @@ pub struct RouterSettings {
     pub retry: RetrySettings,
     /// Prefill/decode pairs; `None` if workers have no roles.
     pub pairs: Option<PairSettings>,
+    /// Other names of models.
+    pub aliases: Aliases,
     /// Sources of the hash key, in order.
     pub hash_key: Vec<HashKeyKind>,
     /// Whether `X-Forwarded-For` tells who the client is.
@@ -103,6 +106,7 @@ impl Default for RouterSettings {
             admission: AdmissionSettings::default(),
             retry: RetrySettings::default(),
             pairs: None,
+            aliases: Aliases::default(),
             hash_key: HASH_SOURCES.map(|(_, kind)| kind).to_vec(),
             trust_forwarded: false,
             trust_client_internals: false,

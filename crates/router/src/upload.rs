@@ -2,6 +2,7 @@
 //! have all of it; it chooses nobody.
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -84,6 +85,16 @@ impl Upload {
         state.held_bytes = so_far.len();
         state.held.extend((!so_far.is_empty()).then(|| Bytes::from(so_far)));
         Ok(())
+    }
+
+    /// Puts a text in the place of another, in what was read for the model.
+    pub(crate) fn rewrite(&self, place: Range<usize>, text: &[u8]) {
+        let mut state = self.state();
+        let State { held, held_bytes, length, .. } = &mut *state;
+        let Some(begin) = held.first_mut() else { return };
+        *length = length.map(|length| length + text.len() as u64 - place.len() as u64);
+        *begin = [&begin[..place.start], text, &begin[place.end..]].concat().into();
+        *held_bytes = begin.len();
     }
 
     /// Whether all that was handed out can be handed out again.

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use forebay_discovery::probe::Probe;
-use forebay_discovery::{Misfit, ProbeSettings, watch_all};
+use forebay_discovery::{Misfit, Watcher};
 use forebay_router::{Books, Router, Side};
 use forebay_workers::{Auditor, Reader, Role, WorkerUrl, World, Writer};
-use prometheus::Registry;
+use prometheus::{IntCounter, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin};
+use crate::cors::Cors;
 use crate::data::{self, DataThread, Stop};
 use crate::decisions::DecisionLog;
 use crate::door::Door;
 use crate::drain::Drain;
+use crate::fleet::Fleet;
 use crate::http1::connection::Patience;
 use crate::log;
 use crate::metrics::Metrics;
@@ -40,7 +40,7 @@ pub struct App {
     reader: Reader,
     router: Arc<Router>,
     drain: DrainSettings,
-    misfit: Misfits,
+    misfit: watch::Sender<Option<Misfit>>,
     stop: Stop,
     control: Option<JoinHandle<()>>,
     /// Dropped last, behind whatever could still be noted.
@@ -64,21 +64,15 @@ impl App {
         let router = Arc::new(Router::new(reader.clone(), writer.clone(), knobs, books, metrics.pairs));
         let internal = |error: io::Error| StartupError::Internal(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
-        let admin = Admin {
-            reader: reader.clone(),
-            writer: writer.clone(),
-            router: Arc::clone(&router),
-            shard: Arc::new(router.shard(entropy())),
-            control: runtime.handle().clone(),
-            config: admin::Config::of(settings, entropy()),
-            registry: metrics.registry,
-            resets: metrics.resets,
-        };
-        let (drain, stop, misfit) = (settings.drain, Stop::default(), watch::Sender::new(None));
+        let misfit = watch::Sender::new(None);
+        let fleet = roster::kept(settings, (&reader, writer), misfit.clone(), runtime.handle());
+        let (drain, stop, watcher) = (settings.drain, Stop::default(), fleet.watcher.clone());
+        let admin = admin(settings, fleet, &router, (metrics.registry, metrics.resets));
         let control = Control {
             admin: admin::api(admin),
+            cors: settings.cors.clone().map(Arc::new),
             router: Arc::clone(&router),
-            probe: probe(settings, &reader, &writer, misfit.clone()),
+            watcher,
             auditor,
             patience: Patience { head: settings.client_header, idle: settings.client_idle },
             stop: stop.clone(),
@@ -194,8 +188,9 @@ fn broken_metrics(error: prometheus::Error) -> StartupError {
 /// Everything that is not a data thread runs on one thread: accepting, probes, the admin listener, audits.
 struct Control {
     admin: axum::Router,
+    cors: Option<Arc<Cors>>,
     router: Arc<Router>,
-    probe: Probe,
+    watcher: Watcher,
     auditor: Arc<Auditor>,
     patience: Patience,
     stop: Stop,
@@ -213,8 +208,8 @@ impl Control {
 
     fn door(&self, side: Side, nonce: u64) -> Door {
         let shard = Arc::new(self.router.shard(nonce));
-        let (router, admin) = (Arc::clone(&self.router), self.admin.clone());
-        Door { side, router, shard, admin, patience: self.patience }
+        let (router, admin, cors) = (Arc::clone(&self.router), self.admin.clone(), self.cors.clone());
+        Door { side, router, shard, admin, cors, patience: self.patience }
     }
 
     fn run(
@@ -226,8 +221,8 @@ impl Control {
     ) {
         let threads = Arc::new(threads);
         runtime.block_on(async {
-            let tasks = TaskTracker::new();
-            watch_all(&self.probe, roster, &tasks);
+            let tasks = &self.watcher.tasks;
+            self.watcher.watch_all(roster);
             let door = Arc::new(self.door(Side::Admin, entropy()));
             let drain = Arc::new(Drain::default());
             tokio::join!(
@@ -239,7 +234,7 @@ impl Control {
                 self.audit(),
             );
             drain.begin();
-            self.probe.stop.cancel();
+            self.watcher.probe.stop.cancel();
             tasks.close();
             tokio::select! {
                 () = tasks.wait() => {}
@@ -259,13 +254,13 @@ impl Control {
                 _ = every_second.tick() => {}
                 () = self.stop.drain.cancelled() => return,
             }
-            for found in self.auditor.audit(&self.probe.reader.world()) {
+            for found in self.auditor.audit(&self.watcher.probe.reader.world()) {
                 tracing::error!(counter = "in_flight", found, "an invariant is broken");
             }
-            for host in self.probe.writer.remove_drained() {
+            for host in self.watcher.probe.writer.remove_drained() {
                 tracing::info!(worker = host.url().as_str(), "worker is drained, and off the list");
             }
-            let retired = self.probe.writer.take_retired();
+            let retired = self.watcher.probe.writer.take_retired();
             if !retired.is_empty() {
                 // Large trees take milliseconds to take apart: neither requests nor probes wait for that.
                 drop(tokio::task::spawn_blocking(move || drop(retired)));
@@ -286,25 +281,22 @@ fn log_decisions(
     Ok(Some(log))
 }
 
-type Misfits = watch::Sender<Option<Misfit>>;
-
-fn probe(settings: &Settings, reader: &Reader, writer: &Writer, misfit: Misfits) -> Probe {
-    let settings = ProbeSettings {
-        health: settings.health.clone(),
-        startup_interval: settings.startup_check_interval,
-        model_refresh: settings.model_refresh,
-        dialer: settings.router.dialer.clone(),
-        ranks: settings.ranks,
-        prefill_ranks: settings.prefill_ranks,
-        cache_tokens: settings.worker_cache_tokens,
-        api_key: settings.router.api_key.as_ref().map(|key| key.expose().to_owned()),
-    };
-    Probe {
-        reader: reader.clone(),
-        writer: writer.clone(),
-        misfit,
-        settings: Arc::new(settings),
-        stop: CancellationToken::new(),
+/// What the admin API works on.
+fn admin(
+    settings: &Settings,
+    fleet: Fleet,
+    router: &Arc<Router>,
+    (registry, resets): (Registry, IntCounter),
+) -> Admin {
+    Admin {
+        reader: fleet.reader.clone(),
+        fleet,
+        router: Arc::clone(router),
+        shard: Arc::new(router.shard(entropy())),
+        config: admin::Config::of(settings, entropy()),
+        registry,
+        resets,
+        prefix: settings.metrics_prefix,
     }
 }
 

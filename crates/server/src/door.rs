@@ -9,6 +9,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
+use crate::cors::Cors;
 use crate::http1::body::RequestBody;
 use crate::http1::connection::Patience;
 
@@ -18,6 +19,8 @@ pub(crate) struct Door {
     pub router: Arc<Router>,
     pub shard: Arc<Shard>,
     pub admin: axum::Router,
+    /// Which pages of other origins may read answers, if that is said at all.
+    pub cors: Option<Arc<Cors>>,
     /// How long clients may take for their requests.
     pub patience: Patience,
 }
@@ -33,12 +36,21 @@ impl Door {
     ) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
         let begun = self.router.begin(self.side, peer, &head);
         let door = Arc::clone(self);
+        let is_preflight = self.cors.is_some() && Cors::is_preflight(&head);
+        let allowed = self.cors.as_ref().and_then(|cors| cors.allowed(&head)).map(Box::new);
         async move {
-            if begun.is_for_admin_api() {
+            let mut response = if is_preflight {
+                begun.answered(Cors::preflight(&head))
+            } else if begun.is_for_admin_api() {
                 let response = door.admin(Request::from_parts(*head, body)).await;
-                return begun.answered(response);
+                begun.answered(response)
+            } else {
+                door.router.serve(&door.shard, begun, head, body).await
+            };
+            if let Some(cors) = &door.cors {
+                cors.mark(response.headers_mut(), allowed.map(|allowed| *allowed));
             }
-            door.router.serve(&door.shard, begun, head, body).await
+            response
         }
     }
 

@@ -38,6 +38,10 @@ pub struct Flags {
     #[arg(long, value_name = "BOOL", help_heading = "Listener")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub forward_unknown: Option<Given>,
+    /// Origins whose pages may read answers in a browser, as https://app.example, or * for any; preflights are answered on
+    /// every path. Nothing is said of that unless one is named [default: none]
+    #[arg(long, value_name = "ORIGIN", help_heading = "Listener", num_args = 0..)]
+    pub cors_allowed_origins: Option<Vec<Given>>,
 
     /// Workers known from the start: http://HOST:PORT[/PREFIX], each once [default: none]
     #[arg(long, value_name = "URL", help_heading = "Workers", num_args = 0..)]
@@ -61,6 +65,11 @@ pub struct Flags {
     /// Time between two readings of a worker's model list, in seconds; fractions allowed [default: 30]
     #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
     pub model_refresh_interval_secs: Option<Given>,
+    /// Another name for a model that workers serve, as ALIAS=MODEL: requests may give it, workers are told MODEL, and
+    /// answers have ALIAS where they name the model first; once for each [default: none]
+    #[arg(long, value_name = "ALIAS=MODEL", help_heading = "Workers", num_args = 1..)]
+    #[arg(action = clap::ArgAction::Append)]
+    pub model_alias: Option<Vec<Given>>,
     /// Longest wait for a connection to a worker, in seconds; fractions allowed [default: 10]
     #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
     pub connect_timeout_secs: Option<Given>,
@@ -329,6 +338,10 @@ pub struct Flags {
     /// How a log line looks: text or json [default: text]
     #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
     pub log_format: Option<Given>,
+    /// Names of series: forebay, or vllm_router for vllm-router's names beside forebay's own, where their meaning is the
+    /// same [default: forebay]
+    #[arg(long, value_name = "PREFIX", help_heading = "Logging")]
+    pub metrics_prefix: Option<Given>,
     /// Write one line for each request at its end, as text or json; none writes nothing, and costs nothing. Prompts,
     /// keys, paths and queries are never in it [default: none]
     #[arg(long, value_name = "FORMAT", help_heading = "Logging")]

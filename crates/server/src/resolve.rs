@@ -4,19 +4,20 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use forebay_dial::Dialer;
-use forebay_policy::{CacheAwareSettings, HashKeyKind, PolicySettings};
+use forebay_policy::{CacheAwareSettings, PolicySettings};
 use forebay_router::{RouterSettings, Secret};
-use forebay_workers::{HealthSettings, WorkerUrl};
+use forebay_workers::HealthSettings;
 
 use crate::decisions::{DECISION_BUFFER_BYTES, DecisionLogSettings};
 use crate::flags::Flags;
 use crate::given::{Given, Rejected};
 use crate::limits;
+use crate::lists;
 use crate::roles;
 use crate::rules::{
-    ACCESS_LOG, BOOL, BYTES, DURATION, FACTOR, FILE, HASH_SOURCE, HEADER, IP, LOG_FILE, LOG_FORMAT,
-    LOG_LEVEL, PATH, POLICY, PORT, PROBES, RANKS, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE, THREADS,
-    TOKENS, TREE_BYTES, WEIGHT,
+    ACCESS_LOG, BOOL, BYTES, DURATION, FACTOR, FILE, HEADER, IP, LOG_FILE, LOG_FORMAT, LOG_LEVEL,
+    METRICS_PREFIX, PATH, POLICY, PORT, PROBES, RANKS, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE,
+    THREADS, TOKENS, TREE_BYTES, WEIGHT,
 };
 use crate::settings::{AccessLogSettings, Listen, LogSettings, Settings};
 
@@ -36,12 +37,14 @@ pub fn settings(
         max_payload_size,
         request_id_headers,
         forward_unknown,
+        cors_allowed_origins,
         worker_urls,
         intra_node_data_parallel_size,
         honor_client_dp_rank,
         worker_startup_timeout_secs,
         worker_startup_check_interval,
         model_refresh_interval_secs,
+        model_alias,
         connect_timeout_secs,
         worker_ca_file,
         policy,
@@ -106,6 +109,7 @@ pub fn settings(
         trust_client_internals,
         log_level,
         log_format,
+        metrics_prefix,
         access_log,
         access_log_file,
         decision_log,
@@ -116,7 +120,7 @@ pub fn settings(
     let (listen, admin) = listeners([host, port], [admin_host, admin_port], &or)?;
     let startup = [worker_startup_timeout_secs, worker_startup_check_interval, model_refresh_interval_secs];
     let [startup_timeout, startup_check_interval, model_refresh] = startup_times(startup, &or)?;
-    let worker_urls = distinct_workers(worker_urls.unwrap_or_default())?;
+    let worker_urls = lists::workers(worker_urls.unwrap_or_default())?;
     let cache = [cache_threshold, max_tree_size, eviction_interval_secs];
     let policy = PolicySettings {
         kind: POLICY.read("policy", policy, or.policy.kind)?,
@@ -161,6 +165,7 @@ pub fn settings(
     };
     let trust = [trust_forwarded, trust_client_internals, honor_client_dp_rank];
     let router = clients([max_payload_size, forward_unknown, expose_routing_headers], trust, router)?;
+    let router = RouterSettings { aliases: lists::aliases(&model_alias.unwrap_or_default())?, ..router };
     let router = names(hash_key, request_id_headers, [api_key, admin_api_key], router)?;
     Ok(Settings {
         listen,
@@ -172,6 +177,8 @@ pub fn settings(
         prefill_ranks,
         startup_timeout,
         startup_check_interval,
+        cors: lists::cors(&cors_allowed_origins.unwrap_or_default())?,
+        metrics_prefix: METRICS_PREFIX.read("metrics-prefix", metrics_prefix, or.metrics_prefix)?,
         model_refresh,
         worker_cache_tokens: TOKENS.read(
             "worker-cache-tokens",
@@ -273,7 +280,7 @@ fn names(
     or: RouterSettings,
 ) -> Result<RouterSettings, Rejected> {
     Ok(RouterSettings {
-        hash_key: hash_key.map_or(Ok(or.hash_key), |given| distinct_sources(&given))?,
+        hash_key: hash_key.map_or(Ok(or.hash_key), |given| lists::sources(&given))?,
         request_id_headers: request_ids.map_or(Ok(or.request_id_headers), |given| {
             given.iter().map(|name| HEADER.of("request-id-headers", name)).collect()
         })?,
@@ -331,35 +338,6 @@ fn decisions(file: Option<Given>, buffer: Option<Given>) -> Result<Option<Decisi
 fn dialer(file: &Given) -> Result<Dialer, Rejected> {
     const KEY: &str = "worker-ca-file";
     Dialer::with_ca_file(&FILE.of(KEY, file)?).map_err(|error| file.reject(KEY, error.to_string()))
-}
-
-fn distinct_workers(given: Vec<Given>) -> Result<Vec<WorkerUrl>, Rejected> {
-    let mut urls = Vec::with_capacity(given.len());
-    for one in given {
-        let url: WorkerUrl = one.text().parse().map_err(|_| {
-            one.reject(
-                "worker-urls",
-                format!("{one} is not a worker URL; http://HOST:PORT[/PREFIX], https://… or unix:/PATH is expected"),
-            )
-        })?;
-        if urls.contains(&url) {
-            return Err(one.reject("worker-urls", format!("{url} is given twice; each worker is given once")));
-        }
-        urls.push(url);
-    }
-    Ok(urls)
-}
-
-fn distinct_sources(given: &[Given]) -> Result<Vec<HashKeyKind>, Rejected> {
-    let mut sources = Vec::with_capacity(given.len());
-    for one in given {
-        let source = HASH_SOURCE.of("hash-key", one)?;
-        if sources.contains(&source) {
-            return Err(one.reject("hash-key", format!("{one} is given twice; each source is given once")));
-        }
-        sources.push(source);
-    }
-    Ok(sources)
 }
 
 /// Never shows the value.

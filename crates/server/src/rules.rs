@@ -9,8 +9,10 @@ use forebay_pd::Connector;
 use forebay_policy::{HashKeyKind, MIN_TREE_BYTES, PolicyKind};
 use forebay_router::{AccessFormat, Inject, hash_source};
 use forebay_workers::{Ranks, WorkerUrl};
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 
+use crate::admin::MetricsPrefix;
+use crate::cors;
 use crate::given::{Given, Rejected};
 use crate::settings::{LogFormat, LogLevel};
 
@@ -180,6 +182,26 @@ pub(crate) const HEADER: Rule<HeaderName> =
 pub(crate) const HASH_SOURCE: Rule<HashKeyKind> = Rule {
     allowed: "one of x-session-id, x-user-id, body, authorization, client-ip, body-hash",
     read: hash_source,
+};
+pub(crate) const ORIGIN: Rule<HeaderValue> = Rule {
+    allowed: "an origin as browsers send it, as https://app.example or http://localhost:8080, or *",
+    read: cors::origin,
+};
+pub(crate) const ALIAS: Rule<(String, String)> = Rule {
+    allowed: "two names that differ, as ALIAS=MODEL",
+    read: |text| {
+        let (alias, model) = text.split_once('=')?;
+        let fits = !alias.is_empty() && !model.is_empty() && alias != model;
+        fits.then(|| (alias.to_owned(), model.to_owned()))
+    },
+};
+pub(crate) const METRICS_PREFIX: Rule<MetricsPrefix> = Rule {
+    allowed: "forebay or vllm_router",
+    read: |text| match text {
+        "forebay" => Some(MetricsPrefix::Forebay),
+        "vllm_router" => Some(MetricsPrefix::VllmRouter),
+        _ => None,
+    },
 };
 pub(crate) const LOG_LEVEL: Rule<LogLevel> =
     Rule { allowed: "error, warn, info, debug or trace", read: log_level };

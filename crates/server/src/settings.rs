@@ -11,6 +11,8 @@ use forebay_policy::PolicySettings;
 use forebay_router::{AccessFormat, RouterSettings};
 use forebay_workers::{BreakerSettings, HealthSettings, Role, WorkerUrl};
 
+use crate::admin::MetricsPrefix;
+use crate::cors::Cors;
 use crate::decisions::DecisionLogSettings;
 
 /// Most data threads that are started without being asked for.
@@ -37,6 +39,10 @@ pub struct Settings {
     pub startup_timeout: Duration,
     /// Longest time between two probes of a worker that has never been ready.
     pub startup_check_interval: Duration,
+    /// Whose pages may read answers; `None` says nothing of that.
+    pub cors: Option<Cors>,
+    /// Which names series have.
+    pub metrics_prefix: MetricsPrefix,
     /// Time between two readings of a worker's model list.
     pub model_refresh: Duration,
     /// Tokens that a worker's prefix cache holds, where its metrics do not tell; 0 if that is not known.
@@ -153,6 +159,8 @@ impl Default for Settings {
             roles: None,
             startup_timeout: Duration::from_secs(600),
             startup_check_interval: Duration::from_secs(30),
+            cors: None,
+            metrics_prefix: MetricsPrefix::default(),
             model_refresh: Duration::from_secs(30),
             worker_cache_tokens: 0,
             policy: PolicySettings::default(),

@@ -109,7 +109,7 @@ fn prompted(state: &State, request: &Request<'_>, route: Route, body: &Value) ->
         let message = format!(
             "The model `{}` does not exist. Valid aliases: {}.",
             model.unwrap_or_default(),
-            state.options.model
+            state.model()
         );
         return Answer::error(404, "NotFoundError", &message, Some("model"));
     }

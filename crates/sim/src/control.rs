@@ -89,6 +89,11 @@ impl Control {
         self.served.state.engine.held().resize(ranks);
     }
 
+    /// Serves this base model alone from now on, as another worker in its place would.
+    pub fn swap(&self, model: &str) {
+        self.served.state.become_another(model);
+    }
+
     /// Requests recorded so far, in order, the oldest possibly dropped.
     #[must_use]
     pub fn requests(&self) -> Vec<Recorded> {

@@ -53,6 +53,8 @@ pub(crate) struct State {
     pub(crate) recorder: Recorder,
     /// One for each data-parallel rank.
     pub(crate) engine: Mutex<Engines>,
+    /// Name of the base model that it serves now.
+    base: Mutex<Arc<str>>,
     pub(crate) loras: Mutex<Vec<Lora>>,
     pub(crate) stored: Mutex<VecDeque<Stored>>,
     pub(crate) health: AtomicU16,
@@ -100,6 +102,7 @@ impl State {
             gates: Arc::default(),
             recorder: Recorder::new(options.record),
             engine: Mutex::new(Engines::new(options.ranks.clone(), engine)),
+            base: Mutex::new(options.model.as_str().into()),
             loras: Mutex::new(options.loras.clone()),
             stored: Mutex::default(),
             health: AtomicU16::new(200),
@@ -127,10 +130,22 @@ impl State {
         format!("{:016x}", mix(self.id_seed ^ self.ids.fetch_add(1, Relaxed)))
     }
 
+    /// Name of the base model.
+    pub(crate) fn model(&self) -> Arc<str> {
+        Arc::clone(&self.base.held())
+    }
+
+    /// It is another worker from now on, with this base model and nothing in its cache.
+    pub(crate) fn become_another(&self, model: &str) {
+        *self.base.held() = model.into();
+        self.loras.held().clear();
+        self.clear_cache();
+    }
+
     /// The base model or an adapter of this name; no name means the base model.
     pub(crate) fn serves(&self, model: Option<&str>) -> bool {
         model.is_none_or(|model| {
-            model == self.options.model || self.loras.held().iter().any(|lora| lora.name == model)
+            *model == *self.model() || self.loras.held().iter().any(|lora| lora.name == model)
         })
     }
 

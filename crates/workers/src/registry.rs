@@ -93,7 +93,11 @@ impl Writer {
     /// Takes a URL and all workers behind it off the list. Their legs in flight end on their own.
     pub fn remove(&self, host: &Arc<Host>) {
         host.block(Blocker::Removed);
-        self.change(|state| state.remove(host));
+        if self.0.world.load().hosts().iter().any(|known| Arc::ptr_eq(known, host)) {
+            self.change(|state| state.remove(host));
+        }
+        // Whoever keeps asking it finds out.
+        host.look_now();
     }
 
     /// No request is given to a URL any more. What is under way there ends on its own; then [`Self::remove_drained`]

@@ -3,6 +3,7 @@
 use forebay_policy::Slot;
 
 use crate::worker::Worker;
+use crate::worker::host::Host;
 
 /// The workers one request has tried, and the only rank and the only URL it may try. Empty for nearly every request, so it allocates only
 /// when used.
@@ -38,6 +39,11 @@ impl Tried {
     /// Notes a worker.
     pub fn add(&mut self, slot: Slot) {
         self.slots.push(slot);
+    }
+
+    /// Notes every worker behind a URL, since what one of them said holds for all.
+    pub fn add_all_of(&mut self, host: &Host) {
+        self.slots.extend(host.workers().iter().map(|worker| worker.slot()));
     }
 
     /// Whether it was tried.

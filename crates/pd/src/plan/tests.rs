@@ -56,6 +56,20 @@ fn the_failures_of_a_prefill_leg() {
     assert_eq!(plan_after(Order::PrefillFirst, Happened::NoPrefill), Step::Plain(Recompute::NoPrefill));
 }
 
+#[test]
+fn one_other_worker_is_asked_for_a_model_that_is_gone_and_its_refusal_is_the_answer() {
+    let gone = || Happened::PrefillFailed(LegFailure::Unserved);
+    let steps = run(&mut plan(Order::PrefillFirst), vec![gone(), gone()]);
+    assert_eq!(steps, [Step::Prefill, Step::Prefill, Step::GivePrefill]);
+    let gone = || Happened::DecodeFailed(LegFailure::Unserved);
+    assert_eq!(run(&mut plan(Order::Both), vec![gone(), gone()]), [Step::Both, Step::Both, Step::GiveDecode]);
+    let steps = run(
+        &mut plan(Order::PrefillFirst),
+        vec![Happened::PrefillFailed(LegFailure::Unserved), Happened::NoPrefill],
+    );
+    assert_eq!(steps[2], Step::Plain(Recompute::NoPrefill));
+}
+
 fn plan_after(order: Order, happened: Happened) -> Step {
     let mut plan = plan(order);
     plan.first();
@@ -124,6 +138,7 @@ fn failures() -> impl Strategy<Value = LegFailure> {
         LegFailure::Unreachable,
         LegFailure::Busy,
         LegFailure::Doubtful,
+        LegFailure::Unserved,
         LegFailure::Rejected,
         LegFailure::Broken,
         LegFailure::TimedOut,

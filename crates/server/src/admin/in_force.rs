@@ -74,6 +74,8 @@ pub(super) struct ConfigInForce<'a> {
 struct PolicyInForce<'a> {
     policy: PolicyKind,
     parameters: Parameters<'a>,
+    /// What the ranks behind a URL have to do counts so much against what a rank has to do itself.
+    group_weight: f64,
     load_signal: &'static str,
     /// `cold`, or `warm(n)` after n choices; `none` for a policy without a tree.
     tree: String,
@@ -133,6 +135,6 @@ impl<'a> PolicyInForce<'a> {
             (PolicyKind::CacheAware, choices) => format!("warm({choices})"),
             _ => "none".to_owned(),
         };
-        Self { policy: kind, parameters, load_signal, tree }
+        Self { policy: kind, parameters, group_weight: settings.group_weight, load_signal, tree }
     }
 }

@@ -3,11 +3,12 @@
 //! - [`reset`]: one trial ends, the next begins.
 //! - [`report`]: what a trial came to, and whether it can be compared.
 //! - `in_force`: the settings that it shows; `named`: the part of it that requests named; `doubt`: why it cannot.
-//! - [`workers`]: the list of workers.
+//! - [`workers`]: the list of workers; `old_names`: series as vllm-router calls them.
 
 mod doubt;
 mod in_force;
 mod named;
+mod old_names;
 mod report;
 mod reset;
 mod workers;
@@ -21,37 +22,48 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use forebay_router::Shard;
-use forebay_workers::{Reader, Writer};
+use forebay_workers::Reader;
 use prometheus::{Registry, TextEncoder};
 use tokio::runtime::Handle;
 
-use crate::fleet;
+use crate::familiar::{self, Familiar};
+use crate::fleet::{self, Fleet};
 
 pub use in_force::Config;
+pub use old_names::MetricsPrefix;
 
 /// What the admin API works on.
 pub struct Admin {
     /// Reads the fleet.
     pub reader: Reader,
     /// Changes it.
-    pub writer: Writer,
+    pub(crate) fleet: Fleet,
     /// Resets, and knows what trials came to.
     pub router: Arc<forebay_router::Router>,
     /// Connections to workers for resets.
     pub shard: Arc<Shard>,
-    /// Where resets run: not where requests do.
-    pub control: Handle,
     /// What reports say of the settings.
     pub config: Config,
     /// All series.
     pub registry: Registry,
     /// Counts resets.
     pub resets: prometheus::IntCounter,
+    /// Which names series have.
+    pub prefix: MetricsPrefix,
+}
+
+impl Admin {
+    /// Where resets run: not where requests do.
+    fn control(&self) -> &Handle {
+        &self.fleet.watcher.runtime
+    }
 }
 
 /// The admin API as a service.
 pub fn api(admin: Admin) -> Router {
-    let fleet = fleet::routes(admin.reader.clone(), admin.writer.clone());
+    let fleet = admin.fleet.clone();
+    let familiar =
+        Familiar { fleet: fleet.clone(), router: Arc::clone(&admin.router), shard: Arc::clone(&admin.shard) };
     Router::new()
         .route("/metrics", get(metrics))
         .route("/admin/reset", post(reset::all))
@@ -61,11 +73,16 @@ pub fn api(admin: Admin) -> Router {
         .route("/workers", get(workers::list))
         .fallback(nothing)
         .with_state(Arc::new(admin))
-        .merge(fleet)
+        .merge(fleet::routes(fleet))
+        .merge(familiar::routes(familiar))
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
-    match TextEncoder::new().encode_to_string(&admin.registry.gather()) {
+    let mut families = admin.registry.gather();
+    if admin.prefix == MetricsPrefix::VllmRouter {
+        families.extend(old_names::of(&families, &admin.reader.world()));
+    }
+    match TextEncoder::new().encode_to_string(&families) {
         Ok(text) => {
             ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
         }

@@ -135,7 +135,7 @@ fn named(only: &[Part]) -> Parts {
 async fn carry_out(admin: Arc<Admin>, order: ResetOrder) -> Response {
     let began = Instant::now();
     let (router, shard) = (Arc::clone(&admin.router), Arc::clone(&admin.shard));
-    let running = admin.control.spawn(async move { router.reset(&shard, order).await });
+    let running = admin.control().spawn(async move { router.reset(&shard, order).await });
     match AbortOnDropHandle::new(running).await {
         Ok(Ok(done)) => {
             admin.resets.inc();

@@ -50,6 +50,11 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("request-id-headers", "x:y", "the name of a header"),
         ("forward-unknown", "1", "true or false"),
         (
+            "cors-allowed-origins",
+            "https://app.example/",
+            "an origin as browsers send it, as https://app.example or http://localhost:8080, or *",
+        ),
+        (
             "worker-urls",
             "h:1",
             "a worker URL; http://HOST:PORT[/PREFIX], https://… or unix:/PATH is expected",
@@ -57,6 +62,8 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ("worker-startup-timeout-secs", "0", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("worker-startup-check-interval", "NaN", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("model-refresh-interval-secs", "inf", "a number of seconds from 0.001 to 31536000 (a year)"),
+        ("model-alias", "a=", "two names that differ, as ALIAS=MODEL"),
+        ("metrics-prefix", "vllm", "forebay or vllm_router"),
         ("connect-timeout-secs", "10s", "a number of seconds from 0.001 to 31536000 (a year)"),
         (
             "policy",

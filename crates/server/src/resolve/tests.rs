@@ -1,3 +1,4 @@
+use crate::rules::HASH_SOURCE;
 use forebay_policy::{PolicyKind, SettingsError};
 
 use super::*;

@@ -91,7 +91,7 @@ fn generated(
     Generation {
         id: id.unwrap_or_else(|| state.fresh_id()),
         created: state.created,
-        model: ask.model.clone().unwrap_or_else(|| state.options.model.clone()),
+        model: ask.model.clone().unwrap_or_else(|| state.model().to_string()),
         fingerprint: format!("vllm-{}-51b0b0a7", state.options.version),
         outputs,
         usage,
@@ -102,7 +102,7 @@ fn generated(
 
 fn admitted(state: &State, place: usize, ask: &Ask, leg: &Leg) -> Vec<Admission> {
     // Adapters and salts have caches of their own.
-    let adapter = ask.model.as_ref().filter(|model| **model != state.options.model);
+    let adapter = ask.model.as_ref().filter(|model| ***model != *state.model());
     let salt = [adapter, ask.cache_salt.as_ref()]
         .into_iter()
         .flatten()

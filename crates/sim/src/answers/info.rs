@@ -48,8 +48,10 @@ fn models(state: &State) -> String {
             state.created
         )
     };
-    let mut cards = vec![card(&options.model, &options.root, "null", &options.max_model_len.to_string())];
-    let parent = quoted(&options.model);
+    let base = state.model();
+    let root = if *base == *options.model { options.root.clone() } else { format!("models/{base}") };
+    let mut cards = vec![card(&base, &root, "null", &options.max_model_len.to_string())];
+    let parent = quoted(&base);
     cards.extend(state.loras.held().iter().map(|lora| card(&lora.name, &lora.path, &parent, "null")));
     format!(r#"{{"object":"list","data":[{}]}}"#, cards.join(","))
 }
@@ -71,7 +73,7 @@ fn rows(state: &State) -> Vec<Row> {
 }
 
 fn engine_rows(state: &State, rank: u32, engine: &Engine) -> Vec<Row> {
-    let name = state.options.model.replace('\\', "\\\\").replace('"', "\\\"");
+    let name = state.model().replace('\\', "\\\\").replace('"', "\\\"");
     let label = rank + state.options.first_engine;
     let labels = format!(r#"engine="{label}",model_name="{name}""#);
     let with = |more: &str| format!("{labels},{more}");

@@ -32,7 +32,8 @@ pub(super) fn answer(state: &State, kind: Pooling, request: &Request<'_>, body: 
     };
     let id = request.header("x-request-id").map_or_else(|| state.fresh_id(), str::to_owned);
     let id = quoted(&format!("{prefix}-{id}"));
-    let model = quoted(body.get("model").and_then(Value::as_str).unwrap_or(&state.options.model));
+    let base = state.model();
+    let model = quoted(body.get("model").and_then(Value::as_str).unwrap_or(&base));
     let usage = format!(r#"{{"prompt_tokens":{tokens},"total_tokens":{tokens}"#);
     Answer::json(
         200,

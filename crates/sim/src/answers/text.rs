@@ -77,7 +77,7 @@ fn render(
     body: &Value,
 ) -> Result<Answer, Box<Answer>> {
     let ask = Ask::read(kind, body)?;
-    let model = quoted(ask.model.as_deref().unwrap_or(&state.options.model));
+    let model = quoted(ask.model.as_deref().unwrap_or(&state.model()));
     let prefix = if kind == Generating::Completions { "cmpl" } else { "chatcmpl" };
     let id = request.header("x-request-id").map_or_else(|| state.fresh_id(), str::to_owned);
     let one = |prompt: &Prompt| {

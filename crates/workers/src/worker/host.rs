@@ -42,6 +42,8 @@ pub struct Host {
     /// Until when it is left alone.
     paused_until_ms: AtomicU64,
     look: Notify,
+    /// Somebody keeps asking it.
+    is_watched: AtomicBool,
 }
 
 /// Those who read what the host says.
@@ -72,6 +74,7 @@ impl Host {
             accused: AtomicBool::new(false),
             paused_until_ms: AtomicU64::new(0),
             look: Notify::new(),
+            is_watched: AtomicBool::new(false),
         }
     }
 
@@ -270,6 +273,11 @@ impl Host {
     /// Times it left rotation because of its health, since it was registered.
     pub fn left_rotation(&self) -> u64 {
         self.left_rotation.load(Ordering::Relaxed)
+    }
+
+    /// Somebody is about to keep asking it; false if somebody does already.
+    pub fn begin_watch(&self) -> bool {
+        !self.is_watched.swap(true, Ordering::Relaxed)
     }
 
     /// A probe is asked for.
