@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -107,10 +108,15 @@ impl Upload {
         self.state().at = 0;
     }
 
-    /// Resolves when all of the body has come.
+    /// Resolves when all of the body has come, for each attempt that waits for it.
     pub(crate) async fn ended(&self) {
-        let ended = self.state().all_here.clone();
-        ended.notified().await;
+        let all_here = self.state().all_here.clone();
+        let mut told = pin!(all_here.notified());
+        // Listens before it looks, so that an end in between is heard.
+        told.as_mut().enable();
+        if !self.state().ended {
+            told.await;
+        }
     }
 
     /// Bytes of the whole body, if they were told.
@@ -159,7 +165,7 @@ impl State {
             Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(Failure::BodyCut))),
             Poll::Ready(None) => {
                 self.ended = true;
-                self.all_here.notify_one();
+                self.all_here.notify_waiters();
                 return Poll::Ready(None);
             }
             Poll::Pending => return self.patience.poll(cx).map(|_| Some(Err(Failure::BodyTimeout))),
@@ -238,6 +244,17 @@ mod tests {
         assert_eq!(all(&upload(&[b"a", b""])).unwrap_err(), Failure::BodyCut);
         let large = upload(&[&vec![0; 4 * HELD], b"x"]);
         assert_eq!(all(&large).unwrap_err(), Failure::BodyTooLarge { limit: 4 * HELD });
+    }
+
+    #[test]
+    fn every_attempt_is_told_that_the_body_has_ended() {
+        let upload = upload(&[b"abc"]);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut waiting = pin!(upload.ended());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        all(&upload).unwrap();
+        assert!(waiting.as_mut().poll(&mut cx).is_ready());
+        assert!(pin!(upload.ended()).poll(&mut cx).is_ready(), "the next attempt too");
     }
 
     #[tokio::test]
