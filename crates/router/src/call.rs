@@ -87,7 +87,7 @@ impl Call {
         let records = streamed.then(|| Box::new(if is_open { Records::default() } else { Records::raw() }));
         let complete = Outcome::of_status(answer.status);
         let is_kept = self.is_kept && answer.status.is_success();
-        let keeper = is_kept.then(|| Keeper::new(stored, leg.worker()));
+        let keeper = is_kept.then(|| Keeper::new(stored, leg.worker(), record.account.world.epoch()));
         let dialect = self.route.dialect;
         let manner = Manner { complete, records, dialect, patience, report, correction, keeper, renamed };
         let relay = Relay::new(answer.body, leg, record, manner);

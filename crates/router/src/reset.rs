@@ -93,7 +93,7 @@ impl Router {
         let warm = if order.parts.policies { Warmth::default() } else { warmth(&old) };
         let world = self.writer.reset(order.parts, order.seed);
         if order.parts.policies {
-            self.stored.clear();
+            self.stored.clear(world.epoch());
         }
         let not_emptied =
             emptied.iter().filter(|said| !said.is_done()).map(|said| said.url.clone()).collect();

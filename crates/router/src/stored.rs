@@ -37,6 +37,8 @@ pub(crate) struct Stored(Mutex<Places>);
 
 #[derive(Default)]
 struct Places {
+    /// The trial in which all was forgotten last. Answers that began before it have nothing to say any more.
+    since: u64,
     /// Number of the URL, by the hash of the id.
     by_id: HashMap<u64, u32>,
     /// The hashes, oldest first.
@@ -44,10 +46,11 @@ struct Places {
 }
 
 impl Stored {
-    fn remember(&self, id: &str, host: u32) {
+    /// A request of this trial has seen who keeps the response.
+    fn remember(&self, id: &str, host: u32, epoch: u64) {
         let hash = xxh3_64(id.as_bytes());
         let mut places = self.places();
-        if places.by_id.insert(hash, host).is_some() {
+        if epoch < places.since || places.by_id.insert(hash, host).is_some() {
             return;
         }
         places.order.push_back(hash);
@@ -62,9 +65,9 @@ impl Stored {
         self.places().by_id.get(&xxh3_64(id.as_bytes())).copied()
     }
 
-    /// Forgets everything.
-    pub(crate) fn clear(&self) {
-        *self.places() = Places::default();
+    /// Forgets everything, since this trial begins.
+    pub(crate) fn clear(&self, epoch: u64) {
+        *self.places() = Places { since: epoch, ..Places::default() };
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
@@ -76,17 +79,19 @@ impl Stored {
 pub(crate) struct Keeper {
     stored: Arc<Stored>,
     host: u32,
+    /// The trial of the request.
+    epoch: u64,
 }
 
 impl Keeper {
-    pub(crate) fn new(stored: &Arc<Stored>, worker: &Worker) -> Self {
-        Self { stored: Arc::clone(stored), host: worker.host().number() }
+    pub(crate) fn new(stored: &Arc<Stored>, worker: &Worker, epoch: u64) -> Self {
+        Self { stored: Arc::clone(stored), host: worker.host().number(), epoch }
     }
 
     /// The answer begins so.
     pub(crate) fn begins(self, begin: &[u8]) {
         if let Some(id) = first_id(begin) {
-            self.stored.remember(id, self.host);
+            self.stored.remember(id, self.host, self.epoch);
         }
     }
 }
@@ -114,24 +119,20 @@ impl Router {
         asked: &Asked,
     ) -> Result<Forwarded, Failure> {
         let world = Arc::clone(&call.record.account.world);
+        // Nobody is chosen from it: it says in which series the request is counted.
         let _pool = call.record.pick_pool(|world| Ok(world.all(By::Url)))?;
         let id = id_in(call.parts.uri.path()).to_owned();
-        let length = match (asked.body.len() as u64, call.parts.headers.contains_key(header::CONTENT_LENGTH))
-        {
-            (0, false) => Length::None,
-            (length, _) => Length::Exact(length),
-        };
         let head = Written {
             parts: &call.parts,
             made_id: call.made_id.as_ref(),
             replaces_id: false,
-            length,
+            length: asked.length(&call.parts.headers),
             protocol: None,
             authorization: None,
         };
         let found = self.search(shard, &world, (&head, asked), &id).await?;
         if found.answer.status.is_success() && call.parts.method != Method::DELETE {
-            self.stored.remember(&id, found.leg.worker().host().number());
+            self.stored.remember(&id, found.leg.worker().host().number(), world.epoch());
         }
         Ok(found)
     }
@@ -161,7 +162,7 @@ impl Router {
         let found = self.search(shard, world, (&head, &asked), id).await.ok()?;
         let number = found.leg.worker().host().number();
         found.answer.status.is_success().then(|| {
-            self.stored.remember(id, number);
+            self.stored.remember(id, number, world.epoch());
             number
         })
     }
@@ -269,12 +270,24 @@ mod tests {
     fn the_oldest_is_forgotten_when_there_are_too_many() {
         let stored = Stored::default();
         for i in 0..REMEMBERED + 10 {
-            stored.remember(&format!("resp_{i}"), i as u32);
+            stored.remember(&format!("resp_{i}"), i as u32, 1);
         }
         assert_eq!((stored.host_of("resp_9"), stored.host_of("resp_10")), (None, Some(10)));
         assert_eq!(stored.places().by_id.len(), REMEMBERED);
-        stored.clear();
+        stored.clear(2);
         assert_eq!(stored.host_of("resp_10"), None);
+    }
+
+    #[test]
+    fn answers_that_began_before_a_reset_are_not_remembered_after_it() {
+        let stored = Arc::new(Stored::default());
+        let keeper = |epoch| Keeper { stored: Arc::clone(&stored), host: 7, epoch };
+        let (before, after) = (keeper(1), keeper(2));
+        stored.clear(2);
+        before.begins(br#"{"id":"resp_1"}"#);
+        assert_eq!(stored.host_of("resp_1"), None);
+        after.begins(br#"{"id":"resp_1"}"#);
+        assert_eq!(stored.host_of("resp_1"), Some(7));
     }
 
     #[test]
