@@ -264,7 +264,7 @@ pub struct Flags {
     /// [default: 0]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub response_header_timeout_secs: Option<Given>,
-    /// Longest time without a byte inside a worker's answer, in seconds; 0 is no limit [default: 300]
+    /// Longest time without a byte inside a worker's answer, or in a tunnel either way, in seconds; 0 is no limit [default: 300]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub stream_idle_timeout_secs: Option<Given>,
     /// Longest time from a request's head to the end of its answer, all attempts together, in seconds; 0 is no limit
@@ -278,7 +278,8 @@ pub struct Flags {
     /// [default: 60]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub client_idle_timeout_secs: Option<Given>,
-    /// Longest wait for the whole body of a request, in seconds; 0 is no limit [default: 300]
+    /// Longest wait for the whole body of a request, in seconds, or for the next piece of one that goes on while it comes;
+    /// 0 is no limit [default: 300]
     #[arg(long, value_name = "SECONDS", help_heading = "Time limits")]
     pub client_body_timeout_secs: Option<Given>,
     /// After the first SIGTERM or SIGINT, how long to go on accepting while /readiness says 503 already, in seconds
