@@ -32,6 +32,11 @@ impl Cheapest {
         Self { coarse: (grain | 1).ilog2(), best: None, given: None, equals: 0 }
     }
 
+    /// From now on smaller differences count, if `grain` is smaller than before.
+    pub(super) fn finer(&mut self, grain: u64) {
+        self.coarse = self.coarse.min((grain | 1).ilog2());
+    }
+
     /// Considers a candidate. `weight` tells what a candidate was given.
     pub(super) fn offer(&mut self, offer: Offer, weight: impl Fn(&Offer) -> Weight, draw: &mut Draw) {
         let Some(best) = self.best else {
@@ -96,6 +101,18 @@ mod tests {
     fn small_differences_are_none() {
         assert_eq!(winner(64, &[(130, 0, 5), (150, 0, 4), (129, 0, 6)], 1), 1);
         assert_eq!(winner(64, &[(130, 0, 5), (350, 0, 4)], 1), 0);
+    }
+
+    #[test]
+    fn a_finer_grain_tells_those_apart_that_were_equal_before_it() {
+        for (grain, expected) in [(64, 1), (4, 0), (128, 1)] {
+            let mut cheapest = Cheapest::new(64);
+            let weight = |offer: &Offer| (2 - offer.index as u64, 0);
+            cheapest.offer(Offer { index: 0, cost: 130, held: 0 }, weight, &mut Draw::new(1, 1));
+            cheapest.finer(grain);
+            cheapest.offer(Offer { index: 1, cost: 140, held: 0 }, weight, &mut Draw::new(1, 1));
+            assert_eq!(cheapest.get().unwrap().index, expected, "{grain}");
+        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ const OWN: u64 = 4;
 /// Tokens of prefill that one running request counts as.
 const RUNNING: u64 = 8;
 
-/// Differences below this part of a prompt's tokens are none: what was given before decides.
+/// Differences below this part of what is to be computed are none: what was given before decides.
 const GRAIN: u64 = 4;
 
 /// Without a prompt nothing is matched.
@@ -249,6 +249,8 @@ impl<'a, F: Fleet> Round<'a, F> {
             if !self.is_enough(level.blocks) || self.cheapest.beats(self.least.saturating_add(own)) {
                 return;
             }
+            // Among those who hold it, as much as its rest: several rests are a queue.
+            self.cheapest.finer(self.prompt.uncached(level.blocks) / GRAIN);
             self.offer_level(&level, own);
         }
     }
