@@ -1,10 +1,10 @@
 //! What one pair has been through: its plan, the workers it asked, what they answered. It sends nothing.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use forebay_pd::{Correction, HandOver, Happened, LegFailure, LegKind, Plan, Room, Step};
-use forebay_workers::{Pool, Selected, Tried, Worker};
+use forebay_workers::{Pool, Reader, Selected, Tried, Worker};
 use http::HeaderValue;
 
 use crate::clock;
@@ -16,9 +16,6 @@ use crate::leg::Leg;
 use crate::pairs::{PairCount, Pairs};
 use crate::prefill::PrefillEnd;
 use crate::retry::Budget;
-
-/// Between two looks at a prefill worker that a decode worker waits for.
-const LOOK: Duration = Duration::from_millis(250);
 
 /// What both legs of one attempt share.
 pub(crate) struct Legs {
@@ -187,11 +184,10 @@ impl Course<'_> {
     }
 }
 
-/// Resolves when a prefill worker is down that a decode worker waits for, which does not see that by itself.
-pub(crate) async fn lost(prefiller: &Worker) {
-    while prefiller.is_well() {
-        tokio::time::sleep(LOOK).await;
-    }
+/// Resolves when a prefill worker is down that a decode worker waits for, which does not see that by itself. A mere
+/// suspicion is followed by a probe at once, which says it to all who wait.
+pub(crate) async fn lost(prefiller: &Worker, fleet: &Reader) {
+    fleet.wait_for(|_| !prefiller.is_well()).await;
 }
 
 /// Whether a repeat after such a failure has to be paid for.

@@ -193,6 +193,7 @@ impl<'a> Pair<'a> {
         let mut prefill = std::pin::pin!(leg.run(selected));
         let mut decode = std::pin::pin!(decode.run(place.guard));
         let (mut prefilling, mut decoding) = (true, true);
+        let fleet = self.forward.writer.reader();
         loop {
             let step = tokio::select! {
                 biased;
@@ -206,7 +207,7 @@ impl<'a> Pair<'a> {
                     let end = self.heed_decode(course, end).await?;
                     course.decode_ended(end, &decoder, None)
                 }
-                () = lost(&legs.prefiller), if !prefilling && connector.waits_for_peer() => course.prefiller_lost(),
+                () = lost(&legs.prefiller, &fleet), if !prefilling && connector.waits_for_peer() => course.prefiller_lost(),
                 else => Step::GiveUp,
             };
             if step != Step::Wait {
@@ -246,10 +247,11 @@ impl<'a> Pair<'a> {
         let head = self.head(&legs, body.len());
         let leg = self.decode_leg(&head, body, place.choice, course.correction);
         let waits = self.pairs.settings.connector.waits_for_peer();
+        let fleet = self.forward.writer.reader();
         let end = tokio::select! {
             biased;
             end = leg.run(place.guard) => end,
-            () = lost(&legs.prefiller), if waits => return Ok(course.prefiller_lost()),
+            () = lost(&legs.prefiller, &fleet), if waits => return Ok(course.prefiller_lost()),
         };
         let end = self.heed_decode(course, end).await?;
         Ok(course.decode_ended(end, &decoder, Some(hand_over)))

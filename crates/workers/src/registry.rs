@@ -74,6 +74,11 @@ impl Reader {
 }
 
 impl Writer {
+    /// Reads the fleet that this one changes.
+    pub fn reader(&self) -> Reader {
+        Reader(Arc::clone(&self.0))
+    }
+
     /// Registers a URL, behind which there is one worker until somebody says otherwise. One that is already there is
     /// given back as it is.
     pub fn add(&self, url: WorkerUrl) -> Arc<Host> {
