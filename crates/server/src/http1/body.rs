@@ -76,15 +76,20 @@ fn poll_stream(
     }
 }
 
+impl Source {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        match self {
+            Self::Here(whole) if whole.is_empty() => Poll::Ready(None),
+            Self::Here(whole) => Poll::Ready(Some(Ok(std::mem::take(whole)))),
+            Self::Coming(shared) => lock(shared).poll_body(cx),
+            Self::Stream(body) => poll_stream(body, cx),
+        }
+    }
+}
+
 impl Incoming for RequestBody {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyGone>>> {
-        let polled = match &mut self.0 {
-            Source::Here(whole) if whole.is_empty() => return Poll::Ready(None),
-            Source::Here(whole) => return Poll::Ready(Some(Ok(std::mem::take(whole)))),
-            Source::Coming(shared) => lock(shared).poll_body(cx),
-            Source::Stream(body) => poll_stream(body, cx),
-        };
-        polled.map_err(|error| {
+        self.0.poll_next(cx).map_err(|error| {
             tracing::debug!(%error, "the body of a request broke off");
             BodyGone
         })
@@ -115,12 +120,7 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.0 {
-            Source::Here(whole) if whole.is_empty() => Poll::Ready(None),
-            Source::Here(whole) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(whole))))),
-            Source::Coming(shared) => lock(shared).poll_body(cx).map_ok(Frame::data),
-            Source::Stream(body) => poll_stream(body, cx).map_ok(Frame::data),
-        }
+        self.0.poll_next(cx).map_ok(Frame::data)
     }
 
     fn is_end_stream(&self) -> bool {
