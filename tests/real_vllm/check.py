@@ -33,7 +33,7 @@ MODEL = "tiny"
 VLLM = str(pathlib.Path(sys.executable).parent / "vllm")  # the venv's, beside its python
 TOKENIZER = os.environ.get("TOKENIZER", str(pathlib.Path(sys.prefix).parent / "tiny-llama"))
 CHECK_SECONDS = 300  # no check takes longer
-SETTLE_SECONDS = 5  # for a gauge on a worker to follow what happened
+SETTLE_SECONDS = 30  # for a gauge on a worker to follow what happened
 
 GREEDY_PROMPTS = 40
 GREEDY_TOKENS = 24
