@@ -9,9 +9,13 @@ mod conditions;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod flows;
 #[cfg(test)]
 mod internals;
+#[cfg(test)]
+mod named;
 #[cfg(test)]
 mod ranks;
 #[cfg(test)]

@@ -75,7 +75,7 @@ fn each_leg_names_the_rank_that_was_chosen_for_it_and_every_rank_gets_its_turn()
                 let [from, to] = [prefill, decode].map(|leg| u64::from(rank_of(leg)));
                 let wanted = match connector {
                     Connector::Bootstrap => ([Some(from), None], [Some(to), Some(from)]),
-                    Connector::Nixl | Connector::NixlPush => ([None; 2], [None; 2]),
+                    Connector::Nixl | Connector::NixlPush | Connector::Nccl => ([None; 2], [None; 2]),
                 };
                 assert_eq!((names(prefill), names(decode)), wanted, "{connector:?}");
             }
@@ -145,7 +145,8 @@ fn another_number_of_ranks_than_was_given_is_told_with_the_flag_of_the_role() {
                 (setting.prefill(0).url().parse().unwrap(), Role::Prefill { bootstrap_port: None }),
                 (setting.decode(0).url().parse().unwrap(), Role::Decode),
             ];
-            settings.roles = Some(RoleSettings { workers, prefill_policy: PolicySettings::default() });
+            let prefill_policy = PolicySettings::default();
+            settings.roles = Some(RoleSettings { workers, prefill_policy, announced: None });
             [settings.prefill_ranks, settings.ranks] = given.map(self::given);
             let app = App::start(&settings).unwrap();
             let error = StartupError::ranks(&app.misfit().await).to_string();

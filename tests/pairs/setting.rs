@@ -7,6 +7,7 @@ use forebay_pd::Connector;
 use forebay_policy::{LoadKind, PolicyKind, PolicySettings};
 use forebay_router::PairSettings;
 use forebay_sim::{Exchange, Handing, PairOptions, PairRole, Worker, WorkerOptions};
+use forebay_tests::announcing::{self, Announced, Beats};
 use forebay_tests::{Site, site};
 use forebay_workers::Role;
 
@@ -15,6 +16,12 @@ pub(crate) struct Setting {
     pub(crate) site: Site,
     pub(crate) exchange: Exchange,
     pub(crate) prefills: usize,
+    _beats: Vec<Beats>,
+}
+
+/// Where the others reach the worker of this number, if they were to.
+pub(crate) fn kv_port(i: usize) -> u16 {
+    21_001 + u16::try_from(i).unwrap()
 }
 
 /// How many of each, and how they hand over.
@@ -38,6 +45,7 @@ impl Shape {
             Connector::Nixl => Handing::Pull,
             Connector::NixlPush => Handing::Push,
             Connector::Bootstrap => Handing::Room,
+            Connector::Nccl => Handing::Named { port: 0 },
         };
         let lease = Duration::from_secs(30);
         let pair = Some(PairOptions { role, handing, lease, exchange: exchange.clone() });
@@ -57,19 +65,31 @@ impl Shape {
         let exchange = Exchange::default();
         let workers: Vec<Worker> = self
             .roles()
-            .map(|role| {
+            .enumerate()
+            .map(|(i, role)| {
                 let mut made = self.options(role, &exchange);
+                if let Some(PairOptions { handing: Handing::Named { port }, .. }) = &mut made.pair {
+                    *port = kv_port(i);
+                }
                 options(&mut made);
                 site::worker(made)
             })
             .collect();
         let mut settings = self.settings(workers.iter().map(|worker| worker.url()));
         change(&mut settings);
-        Setting {
-            site: Site { app: site::start(&settings).await, workers },
-            exchange,
-            prefills: self.prefills,
+        let app = site::start(&settings).await;
+        let mut beats = Vec::new();
+        if let Some(address) = app.announce_address() {
+            for (i, worker) in workers.iter().enumerate() {
+                let kind = if i < self.prefills { "P" } else { "D" };
+                let kv_address = format!("127.0.0.1:{}", kv_port(i));
+                beats.push(Beats::begin(address, Announced::of(kind, &worker.url(), &kv_address)).await);
+                // In this order, as a list would be.
+                app.reader().wait_for(|world| world.hosts().len() > i).await;
+            }
+            app.reader().wait_for(|world| world.workers().iter().all(|worker| worker.eligible())).await;
         }
+        Setting { site: Site { app, workers }, exchange, prefills: self.prefills, _beats: beats }
     }
 
     /// Prefill workers first.
@@ -85,14 +105,18 @@ impl Shape {
             PairRole::Prefill => Role::Prefill { bootstrap_port },
             PairRole::Decode => Role::Decode,
         };
-        let roster = urls.zip(self.roles()).map(|(url, kind)| (url.parse().unwrap(), role(kind)));
+        // Workers of this one announce themselves.
+        let announces = self.connector == Connector::Nccl;
+        let given = urls.zip(self.roles()).filter(|_| !announces);
+        let roster = given.map(|(url, kind)| (url.parse().unwrap(), role(kind)));
         let policy = PolicySettings {
             kind: PolicyKind::LeastLoaded,
             load: LoadKind::Tokens,
             ..PolicySettings::default()
         };
         let mut settings = site::settings(PolicyKind::LeastLoaded, &[]);
-        settings.roles = Some(RoleSettings { workers: roster.collect(), prefill_policy: policy });
+        let announced = announces.then(announcing::settings);
+        settings.roles = Some(RoleSettings { workers: roster.collect(), prefill_policy: policy, announced });
         settings.router.pairs = Some(PairSettings { connector: self.connector, ..PairSettings::default() });
         settings
     }

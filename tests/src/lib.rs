@@ -3,6 +3,7 @@
 //! - [`client`]: an HTTP/1.1 client that sends exactly what it is told to and reads what comes. It shares no code with
 //!   the router or the workers.
 //! - [`site`]: workers, the application in front of them, and what can be asked of both.
+//! - [`announcing`]: workers that announce themselves, in the bytes of another ZeroMQ library.
 //! - [`scripted`]: a worker that answers fixed bytes, right or wrong.
 //! - [`raw`]: a worker that leaves its connections to the test.
 //! - [`process`]: programs as processes of their own.
@@ -16,6 +17,7 @@
     reason = "everything here runs inside a test, where a panic is the report"
 )]
 
+pub mod announcing;
 pub mod client;
 pub mod process;
 pub mod raw;

@@ -7,13 +7,22 @@
 //! - `metrics`: what a worker's metrics tell.
 //! - [`probe`]: the task that keeps asking one worker.
 //! - [`watch`]: puts workers on the list, each with a task of its own.
+//! - [`allow`]: from where workers may announce themselves; `zmtp`: how their messages come; `announcement`: what one says;
+//!   `announced`: who did, and what follows; [`announcements`]: the socket and the task behind it.
 
+pub mod allow;
+mod announced;
+mod announcement;
+pub mod announcements;
 pub mod asking;
 mod metrics;
 pub mod probe;
 pub mod settings;
 pub mod watch;
+mod zmtp;
 
+pub use allow::Range;
+pub use announcements::{AnnouncementMetrics, Announcements};
 pub use probe::Misfit;
 pub use settings::{ProbeSettings, RankCount};
 pub use watch::Watcher;

@@ -1,7 +1,7 @@
 //! The ways in which workers hand KV blocks over. Knows their names and in which order their legs go.
 
 use crate::table::Row;
-use crate::{bootstrap, nixl, nixl_push};
+use crate::{bootstrap, nccl, nixl, nixl_push};
 
 /// How a prefill worker hands its blocks to a decode worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -13,6 +13,8 @@ pub enum Connector {
     NixlPush,
     /// Both legs name the prefill worker's bootstrap server and a room in it.
     Bootstrap,
+    /// P2P NCCL: both legs have a request id that names both workers.
+    Nccl,
 }
 
 /// In which order the legs go.
@@ -26,7 +28,7 @@ pub enum Order {
 
 impl Connector {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Nixl, Self::NixlPush, Self::Bootstrap];
+    pub const ALL: [Self; 4] = [Self::Nixl, Self::NixlPush, Self::Bootstrap, Self::Nccl];
 
     /// Name in the command line, the config file and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -34,6 +36,7 @@ impl Connector {
             Self::Nixl => "nixl",
             Self::NixlPush => "nixl_push",
             Self::Bootstrap => "bootstrap",
+            Self::Nccl => "nccl",
         }
     }
 
@@ -45,8 +48,50 @@ impl Connector {
     /// Whether the legs find each other by the request id, so that it must be the router's own, new for each attempt.
     pub const fn pairs_by_request_id(self) -> bool {
         match self {
-            Self::NixlPush => true,
+            Self::NixlPush | Self::Nccl => true,
             Self::Nixl | Self::Bootstrap => false,
+        }
+    }
+
+    /// Whether what both legs carry names this one attempt, so that neither may come twice with it, and nobody but the
+    /// decode worker that was chosen can use it.
+    pub const fn names_the_attempt(self) -> bool {
+        match self {
+            Self::NixlPush | Self::Bootstrap | Self::Nccl => true,
+            Self::Nixl => false,
+        }
+    }
+
+    /// Whether the request id names the workers by addresses that they announce.
+    pub const fn names_workers(self) -> bool {
+        match self {
+            Self::Nccl => true,
+            Self::Nixl | Self::NixlPush | Self::Bootstrap => false,
+        }
+    }
+
+    /// Whether a decode worker can take a request that nobody has prefilled. One that cannot waits for blocks for ever, and
+    /// with it everything that its engine does.
+    pub const fn decodes_alone(self) -> bool {
+        match self {
+            Self::Nccl => false,
+            Self::Nixl | Self::NixlPush | Self::Bootstrap => true,
+        }
+    }
+
+    /// Whether both legs may go at once although they need not.
+    pub const fn may_be_concurrent(self) -> bool {
+        match self {
+            Self::Nccl => true,
+            Self::Nixl | Self::NixlPush | Self::Bootstrap => false,
+        }
+    }
+
+    /// Whether the prefill worker's answer says nothing that the decode leg needs.
+    pub const fn hands_over_unsaid(self) -> bool {
+        match self {
+            Self::Nccl => true,
+            Self::Nixl | Self::NixlPush | Self::Bootstrap => false,
         }
     }
 
@@ -54,7 +99,7 @@ impl Connector {
     pub const fn takes_batches(self) -> bool {
         match self {
             Self::Bootstrap => true,
-            Self::Nixl | Self::NixlPush => false,
+            Self::Nixl | Self::NixlPush | Self::Nccl => false,
         }
     }
 
@@ -62,14 +107,14 @@ impl Connector {
     pub const fn needs_peer(self) -> bool {
         match self {
             Self::NixlPush => true,
-            Self::Nixl | Self::Bootstrap => false,
+            Self::Nixl | Self::Bootstrap | Self::Nccl => false,
         }
     }
 
     /// Whether a decode worker goes on waiting for a prefill worker that is gone.
     pub const fn waits_for_peer(self) -> bool {
         match self {
-            Self::NixlPush | Self::Bootstrap => true,
+            Self::NixlPush | Self::Bootstrap | Self::Nccl => true,
             Self::Nixl => false,
         }
     }
@@ -77,7 +122,7 @@ impl Connector {
     /// The order of the legs, given whether the prefill worker's coordinates are known.
     pub const fn order(self, peer_known: bool) -> Order {
         match self {
-            Self::Nixl => Order::PrefillFirst,
+            Self::Nixl | Self::Nccl => Order::PrefillFirst,
             Self::NixlPush if !peer_known => Order::PrefillFirst,
             Self::NixlPush | Self::Bootstrap => Order::Both,
         }
@@ -88,6 +133,7 @@ impl Connector {
             Self::Nixl => nixl::TABLE,
             Self::NixlPush => nixl_push::TABLE,
             Self::Bootstrap => bootstrap::TABLE,
+            Self::Nccl => nccl::TABLE,
         }
     }
 }

@@ -74,12 +74,15 @@ impl Prefilled {
     /// [`BodyError`] if it is no JSON object.
     pub fn read(answer: &Bytes, connector: Connector, now_ms: u64) -> Result<Self, BodyError> {
         let mut prefilled = Self::default();
+        if connector.hands_over_unsaid() {
+            prefilled.hand_over = Some(HandOver::new(Bytes::new(), now_ms));
+        }
         let mut tells_cached = false;
         for member in Members::new(answer)? {
             let member = member?;
             let raw = &answer[member.value.clone()];
             match &answer[member.key.raw.clone()] {
-                b"kv_transfer_params" if raw.starts_with(b"{") => {
+                b"kv_transfer_params" if raw.starts_with(b"{") && !connector.hands_over_unsaid() => {
                     let coordinates = Coordinates::read(answer, member.value.start)?;
                     tells_cached = coordinates.tells_cached;
                     prefilled.peer = coordinates.pushes.then(|| Peer::of(&coordinates)).flatten();

@@ -10,7 +10,7 @@
 //! - [`hand_over`]: what the prefill leg's answer says, used once
 //! - [`peer`]: where a prefill worker is reached that pushes its blocks
 //! - `table`: how the splices of a connector are written down; `one_token`: those of a leg that only prefills
-//! - `nixl`, `nixl_push`, `bootstrap`: the tables
+//! - `nixl`, `nixl_push`, `bootstrap`, [`nccl`]: the tables
 //! - [`legs`]: bodies of both legs by these tables
 //! - [`plan`]: what to do next
 //! - [`answer`]: what the client must not see of an answer, and the count of cached tokens put right
@@ -36,6 +36,8 @@ mod nixl;
 mod nixl_push;
 
 mod bootstrap;
+
+pub mod nccl;
 
 pub mod legs;
 

@@ -135,6 +135,8 @@ pub struct Limits {
     pub lease_ms: u64,
     /// The request must not be worked on twice.
     pub once_only: bool,
+    /// A decode worker can compute a prompt by itself.
+    pub decodes_alone: bool,
 }
 
 /// One pair's course.
@@ -296,7 +298,7 @@ impl Plan {
     }
 
     fn plain(&mut self, why: Recompute) -> Step {
-        if self.is_bound() { Step::GiveUp } else { Step::Plain(why) }
+        if self.is_bound() || !self.limits.decodes_alone { Step::GiveUp } else { Step::Plain(why) }
     }
 
     /// Whether the request was sent to a decode worker and must not be sent again.

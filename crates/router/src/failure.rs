@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use forebay_openai::{Dialect, ErrorBody, Extra, SoFar};
-use forebay_pd::LegKind;
+use forebay_pd::{Bypass, LegKind};
 use forebay_workers::Invariant;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderName, Response, StatusCode};
@@ -93,6 +93,12 @@ pub enum Failure {
         /// The pair's id.
         room: u64,
     },
+    /// The workers cannot do without a hand-over, and this cannot be handed over.
+    #[error(
+        "the workers behind this router hand every prompt over from one to another, which cannot be done with this request: {}",
+        .0.as_str()
+    )]
+    Unpairable(Bypass),
     /// What went wrong for a prefill/decode pair.
     #[error("{cause}")]
     InPair {
@@ -207,6 +213,7 @@ impl Failure {
             Self::PairTimeout { .. } => {
                 row(StatusCode::GATEWAY_TIMEOUT, Some("pd_connector_timeout"), O::PairTimeout)
             }
+            Self::Unpairable(_) => row(StatusCode::BAD_REQUEST, Some("router_unpairable"), O::Refused),
             Self::InPair { cause, .. } => cause.row(),
             Self::BodyTimeout => {
                 row(StatusCode::REQUEST_TIMEOUT, Some("router_body_timeout"), O::ClientTimeout)
@@ -282,6 +289,7 @@ impl Failure {
                 Extra::Number("unhealthy", *unhealthy),
             ],
             Self::WorkerTimeout(stage) => vec![Extra::Text("stage", stage.as_str())],
+            Self::Unpairable(why) => vec![Extra::Text("reason", why.as_str())],
             Self::PolicyInvariant(broken) => vec![Extra::Text("counter", broken.as_str())],
             Self::PairTimeout { leg, timeout_secs, room } => vec![
                 Extra::Text("leg", leg.as_str()),

@@ -17,9 +17,9 @@
 //! - `incoming`: the body of a request, wherever it comes from; `upload`: one that goes on while it comes.
 //! - `stored`: responses that one worker keeps: who has them, and all asked side by side.
 //! - `attempt`: one exchange with one worker; `retry`: whether it is followed by another.
-//! - `pair`: a prefill/decode pair by its plan; `course`: what it has been through; `legs`: what its legs are sent;
-//!   `prefill`, `decode`: one leg each; `heed`: what its refusal says;
-//!   `pairs`: what outlives them.
+//! - `pair`: a prefill/decode pair by its plan; `course`: what it has been through; `chosen`: who gets its legs;
+//!   `legs`: what they are sent; `prefill`, `decode`: one leg each; `heed`: what its refusal says; `pairs`: what outlives
+//!   them.
 //! - [`headers`]: what crosses from one side to the other.
 //! - `refusals`: what a worker's refusal tells of the worker; `ranks`: how it says which data-parallel ranks it has.
 //! - [`upstream`]: connections to workers.
@@ -48,6 +48,7 @@ mod aliases;
 mod attempt;
 pub mod authority;
 mod call;
+mod chosen;
 mod classify;
 mod clock;
 mod course;

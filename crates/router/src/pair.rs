@@ -4,18 +4,14 @@ use std::sync::Arc;
 
 use forebay_openai::BodyError;
 use forebay_pd::{Bypass, Correction, HandOver, Happened, LegKind, Limits, Order, Plan, Recompute, Step};
-use forebay_policy::{Ask, Choice};
-use forebay_workers::{Asker, Pool, Selected, Tried};
+use forebay_workers::{Pool, Selected, Tried};
 
 use crate::classify::{Asked, PairAsk};
 use crate::course::{Course, Legs, lost};
 use crate::failure::Failure;
-use crate::forward::{Forward, exhausted, note};
+use crate::forward::{Forward, exhausted};
 use crate::forwarded::{Forwarded, Progress};
 use crate::pairs::{PairOutcome, Pairs};
-
-/// A place on a worker, if there is one.
-type Found = Result<Option<Selected>, Failure>;
 
 /// A request that may become a pair.
 pub(crate) struct Pair<'a> {
@@ -34,40 +30,32 @@ impl<'a> Pair<'a> {
     /// The answer for the client, however it comes about.
     pub(crate) async fn answer(&self, mut progress: Progress<'_, '_>) -> Result<Forwarded, Failure> {
         let settings = &self.pairs.settings;
-        let bypass = Bypass::by_nature(&self.ask.facts, settings.connector)
-            .or_else(|| settings.conditions.by_length(self.tokens));
-        if let Some(why) = bypass {
+        if let Some(why) = Bypass::by_nature(&self.ask.facts, settings.connector) {
+            if !settings.connector.decodes_alone() {
+                return Err(Failure::Unpairable(why));
+            }
+            return self.bypass(why, None, &mut progress).await;
+        }
+        if let Some(why) = settings.by_length(self.tokens) {
             return self.bypass(why, None, &mut progress).await;
         }
         if progress.line.is_none() && self.decode.bound().is_some_and(|it| it.is_awaited(self.decode.label()))
         {
             return Err(Failure::Overloaded);
         }
-        let tried = self.untried()?;
-        let Some(place) = self.choose(LegKind::Decode, self.decode, &tried, progress.attempts.count)? else {
+        let mut tried = self.untried()?;
+        let count = progress.attempts.count;
+        let Some(place) = self.choose(LegKind::Decode, self.decode, &mut tried, count)? else {
             let is_full = self.decode.is_full(&tried, self.forward.now_ms);
             return Err(if is_full { Failure::Overloaded } else { exhausted(self.decode, 0) });
         };
         *progress.line = None;
         progress.chosen(&place);
-        if let Some(why) = settings.conditions.by_cache(self.uncached(&place.choice)) {
+        if let Some(why) = settings.by_cache(self.uncached(&place.choice)) {
             return self.bypass(why, Some(place), &mut progress).await;
         }
         self.forward.shard.budget.earn(self.decode.epoch());
         self.run(self.course(place), &mut progress).await
-    }
-
-    /// No decode worker was asked yet. A client that insists on a data-parallel rank means theirs.
-    fn untried(&self) -> Result<Tried, Failure> {
-        match self.asked.rank {
-            Some(rank) if !self.decode.has_rank(rank) => Err(Failure::RankUnknown(rank)),
-            rank => Ok(Tried::with_rank(rank)),
-        }
-    }
-
-    /// Tokens that the decode worker would have to compute. A policy that knows no prefixes predicts nothing.
-    fn uncached(&self, choice: &Choice) -> u64 {
-        if choice.key_len > 0 { u64::from(choice.uncached_tokens) } else { self.tokens }
     }
 
     async fn bypass(
@@ -81,6 +69,14 @@ impl<'a> Pair<'a> {
         self.forward.to_any_of(self.decode, self.asked, place, lent).await
     }
 
+    /// Where a decode worker cannot do without, that is what failed.
+    fn no_prefill(&self, course: &mut Course<'a>) -> Step {
+        if let (None, Some(pool)) = (&course.failure, self.prefill) {
+            course.failure = Some(exhausted(pool, 0));
+        }
+        course.next(Happened::NoPrefill)
+    }
+
     fn course(&self, place: Selected) -> Course<'a> {
         let settings = &self.pairs.settings;
         let retry = &self.forward.settings.retry;
@@ -90,9 +86,10 @@ impl<'a> Pair<'a> {
             unreachable: if retry.enabled { u32::try_from(workers).unwrap_or(u32::MAX) } else { 0 },
             lease_ms: u64::try_from(settings.lease.as_millis()).unwrap_or(u64::MAX),
             once_only: self.asked.once_only,
+            decodes_alone: settings.connector.decodes_alone(),
         };
         Course {
-            plan: Plan::new(settings.connector.order(true), limits),
+            plan: Plan::new(settings.order(), limits),
             count: self.pairs.metrics.count(),
             pairs: self.pairs,
             budget: &self.forward.shard.budget,
@@ -121,7 +118,7 @@ impl<'a> Pair<'a> {
                 Step::Prefill | Step::Both => match self.begin(&mut course, progress)? {
                     Some((legs, selected)) => self.attempt(&mut course, &legs, selected, step).await?,
                     None if course.place.is_none() => course.next(Happened::NoDecode),
-                    None => course.next(Happened::NoPrefill),
+                    None => self.no_prefill(&mut course),
                 },
                 Step::Decode(hand_over) => self.decode(&mut course, hand_over, progress).await?,
                 last => return self.end(course, last, progress).await,
@@ -142,7 +139,7 @@ impl<'a> Pair<'a> {
         if !self.pairs.settings.allow_version_skew {
             course.tried_prefill.only_version_of(decoder);
         }
-        let tried = &course.tried_prefill;
+        let tried = &mut course.tried_prefill;
         let selected = self.choose(LegKind::Prefill, pool, tried, progress.attempts.count)?;
         let Some(selected) = selected else { return Ok(None) };
         progress.attempts.prefill = Some(selected.choice);
@@ -157,7 +154,7 @@ impl<'a> Pair<'a> {
             decode = decoder.name(),
             "pair chosen"
         );
-        let request_id = connector.pairs_by_request_id().then(|| self.forward.shard.fresh_id());
+        let request_id = self.request_id(&prefiller, decoder);
         let legs = Arc::new(Legs { room, request_id, prefiller });
         course.legs = Some(Arc::clone(&legs));
         Ok(Some((legs, selected)))
@@ -254,7 +251,9 @@ impl<'a> Pair<'a> {
             () = lost(&legs.prefiller, &fleet), if waits => return Ok(course.prefiller_lost()),
         };
         let end = self.heed_decode(course, end).await?;
-        Ok(course.decode_ended(end, &decoder, Some(hand_over)))
+        // What names the decode worker is of no use to another one.
+        let of_use = !self.pairs.settings.connector.names_the_attempt();
+        Ok(course.decode_ended(end, &decoder, of_use.then_some(hand_over)))
     }
 
     /// The last step.
@@ -320,31 +319,6 @@ impl<'a> Pair<'a> {
         let room = course.legs.as_ref().map_or(0, |legs| legs.room.number());
         tracing::warn!(room, leg = leg.as_str(), timeout_secs, "a leg of a pair took too long");
         Failure::PairTimeout { leg, timeout_secs, room }
-    }
-
-    /// A place on a decode worker that was not tried yet, if there is none already.
-    fn take_place(&self, course: &mut Course<'a>, progress: &mut Progress<'_, '_>) -> Result<(), Failure> {
-        if course.place.is_none() {
-            course.place =
-                self.choose(LegKind::Decode, self.decode, &course.tried_decode, progress.attempts.count)?;
-            course.place.iter().for_each(|place| progress.chosen(place));
-        }
-        Ok(())
-    }
-
-    fn choose(&self, leg: LegKind, pool: &Pool, tried: &Tried, attempt: u32) -> Found {
-        let question = Ask {
-            prefix: self.asked.prefix.as_ref(),
-            tokens: Some(self.tokens),
-            // The end of a prefill leg is seen, whatever the client asked for.
-            streamed: leg == LegKind::Prefill || self.asked.streamed,
-            hash: self.asked.hash,
-            now_ms: self.forward.now_ms,
-        };
-        let request = if pool.is_noted() { self.forward.head.id() } else { &[] };
-        let selected = pool.select_for(Asker { request, attempt }, &question, tried)?;
-        selected.iter().for_each(|selected| note(selected.guard.worker(), &selected.choice));
-        Ok(selected)
     }
 }
 

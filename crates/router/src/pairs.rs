@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_pd::{Bootstrap, Bypass, Conditions, Connector, LegKind, Peer, Recompute, Room, Rooms};
+use forebay_pd::{Bootstrap, Bypass, Conditions, Connector, LegKind, Order, Peer, Recompute, Room, Rooms};
 use forebay_policy::Slot;
 use forebay_workers::Worker;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
@@ -15,6 +15,8 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Regi
 pub struct PairSettings {
     /// How blocks are handed over.
     pub connector: Connector,
+    /// Whether both legs go at once where they need not follow each other.
+    pub concurrent_legs: bool,
     /// Which requests are worth it.
     pub conditions: Conditions,
     /// Whether legs of pairs that could do without name the prefill worker's bootstrap server.
@@ -46,6 +48,7 @@ impl Default for PairSettings {
     fn default() -> Self {
         Self {
             connector: Connector::default(),
+            concurrent_legs: false,
             conditions: Conditions::default(),
             bootstrap: Inject::default(),
             allow_version_skew: false,
@@ -53,6 +56,26 @@ impl Default for PairSettings {
             prefill_timeout: Some(Duration::from_secs(300)),
             first_byte_timeout: Some(Duration::from_secs(120)),
         }
+    }
+}
+
+impl PairSettings {
+    /// The order of the legs.
+    pub(crate) fn order(&self) -> Order {
+        match self.concurrent_legs && self.connector.may_be_concurrent() {
+            true => Order::Both,
+            false => self.connector.order(true),
+        }
+    }
+
+    /// Why a prompt of so many tokens goes to a decode worker alone, if it does and one can take it.
+    pub(crate) fn by_length(&self, tokens: u64) -> Option<Bypass> {
+        self.conditions.by_length(tokens).filter(|_| self.connector.decodes_alone())
+    }
+
+    /// The same of a prompt of which the decode worker lacks so many tokens.
+    pub(crate) fn by_cache(&self, uncached_tokens: u64) -> Option<Bypass> {
+        self.conditions.by_cache(uncached_tokens).filter(|_| self.connector.decodes_alone())
     }
 }
 
@@ -170,7 +193,7 @@ impl Pairs {
         let port = prefill.bootstrap_port();
         let names = match (self.settings.connector, self.settings.bootstrap) {
             (Connector::Bootstrap, _) => true,
-            (Connector::NixlPush, _) | (Connector::Nixl, Inject::Never) => false,
+            (Connector::NixlPush | Connector::Nccl, _) | (Connector::Nixl, Inject::Never) => false,
             (Connector::Nixl, Inject::Auto) => port.is_some(),
             (Connector::Nixl, Inject::Always) => true,
         };

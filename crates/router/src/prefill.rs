@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_pd::{Connector, LegFailure, Order, Prefilled};
+use forebay_pd::{Connector, LegFailure, Prefilled};
 use forebay_workers::{Guard, Selected};
 
 use crate::attempt::{Attempt, AttemptError};
@@ -58,9 +58,9 @@ impl PrefillLeg<'_> {
         let began = Instant::now();
         let asked = Asked { body: self.body.clone(), ..Asked::default() };
         // What both legs share must not come twice.
-        let exchanged = match self.connector.order(true) {
-            Order::PrefillFirst => self.attempt.with(guard.worker(), &asked).await,
-            Order::Both => self.attempt.once(guard.worker(), &asked).await,
+        let exchanged = match self.connector.names_the_attempt() {
+            false => self.attempt.with(guard.worker(), &asked).await,
+            true => self.attempt.once(guard.worker(), &asked).await,
         };
         let answer = match exchanged {
             Ok(answer) => answer,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_discovery::{Misfit, Watcher};
 use forebay_router::{Books, Router, Side};
-use forebay_workers::{Auditor, Reader, Role, WorkerUrl, World, Writer};
+use forebay_workers::{Auditor, Reader, World, Writer};
 use prometheus::{IntCounter, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,7 @@ use crate::fleet::Fleet;
 use crate::http1::connection::Patience;
 use crate::log;
 use crate::metrics::Metrics;
-use crate::roster;
+use crate::roster::{self, Roster};
 use crate::settings::{DrainSettings, Listen, Settings};
 use crate::startup::StartupError;
 
@@ -37,6 +37,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct App {
     address: SocketAddr,
     admin_address: SocketAddr,
+    announce_address: Option<SocketAddr>,
     reader: Reader,
     router: Arc<Router>,
     drain: DrainSettings,
@@ -53,8 +54,9 @@ impl App {
         let listener = listen("--port", settings.listen)?;
         let admin_listener = listen("--admin-port", settings.admin)?;
         let (address, admin_address) = (local(&listener)?, local(&admin_listener)?);
-        let (reader, writer) = roster::fleet(settings);
-        let auditor = Arc::new(Auditor::default());
+        let door = roster::door(settings, |at| listen("--vllm-discovery-address", at))?;
+        let announce_address = door.as_ref().map(local).transpose()?;
+        let ((reader, writer), auditor) = (roster::fleet(settings), Arc::new(Auditor::default()));
         let metrics = Metrics::register(settings, &reader, &auditor).map_err(broken_metrics)?;
         let trials = metrics.trials(&reader, &auditor).map_err(broken_metrics)?;
         let access_log = log::access(&settings.access_log, metrics.lines_dropped)?;
@@ -78,20 +80,19 @@ impl App {
             stop: stop.clone(),
         };
         let threads = control.data_threads(settings.threads).map_err(internal)?;
-        let roster = roster::known(settings);
-        let control = std::thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || control.run(&runtime, [listener, admin_listener], threads, &roster))
-            .map_err(internal)?;
+        let roster = Roster::of(settings, door, metrics.announcements);
+        let run = move || control.run(&runtime, [listener, admin_listener], threads, roster);
+        let control = Some(thread("control", run).map_err(internal)?);
         Ok(Self {
             address,
             admin_address,
+            announce_address,
             reader,
             router,
             drain,
             misfit,
             stop,
-            control: Some(control),
+            control,
             _decisions: decisions,
         })
     }
@@ -104,6 +105,11 @@ impl App {
     /// Where the admin API and the metrics are.
     pub fn admin_url(&self) -> String {
         format!("http://{}", self.admin_address)
+    }
+
+    /// Where workers announce themselves, if they may.
+    pub fn announce_address(&self) -> Option<SocketAddr> {
+        self.announce_address
     }
 
     /// What is known of the fleet.
@@ -185,6 +191,10 @@ fn broken_metrics(error: prometheus::Error) -> StartupError {
     StartupError::Internal(error.to_string())
 }
 
+fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
+}
+
 /// Everything that is not a data thread runs on one thread: accepting, probes, the admin listener, audits.
 struct Control {
     admin: axum::Router,
@@ -217,12 +227,12 @@ impl Control {
         runtime: &tokio::runtime::Runtime,
         [listener, admin_listener]: [TcpListener; 2],
         threads: Vec<DataThread>,
-        roster: &[(WorkerUrl, Role)],
+        roster: Roster,
     ) {
         let threads = Arc::new(threads);
         runtime.block_on(async {
             let tasks = &self.watcher.tasks;
-            self.watcher.watch_all(roster);
+            roster.watch(&self.watcher);
             let door = Arc::new(self.door(Side::Admin, entropy()));
             let drain = Arc::new(Drain::default());
             tokio::join!(

@@ -150,8 +150,17 @@ pub struct Flags {
     /// How decode workers are chosen, as --policy [default: that of --policy]
     #[arg(long, value_name = "NAME", help_heading = "Prefill and decode")]
     pub decode_policy: Option<Given>,
-    /// How KV blocks are handed over: nixl (the decode worker pulls), nixl_push (the prefill worker pushes) or bootstrap
-    /// [default: nixl]
+    /// Where workers may announce themselves (ZeroMQ, as the P2P NCCL connector's proxy_ip and proxy_port): ADDRESS:PORT to
+    /// listen on. They are on the list from their first announcement until three are missed [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Prefill and decode")]
+    pub vllm_discovery_address: Option<Given>,
+    /// From which addresses workers may announce themselves, and which addresses they may name: ranges such as 10.0.0.0/8,
+    /// separated by commas [default: this machine and private networks]
+    #[arg(long, value_name = "RANGES", help_heading = "Prefill and decode", value_delimiter = ',')]
+    pub discovery_allow: Option<Vec<Given>>,
+    /// How KV blocks are handed over: nixl (the decode worker pulls), nixl_push (the prefill worker pushes), bootstrap or
+    /// nccl (P2P NCCL of vLLM up to 0.23; its workers announce themselves, need VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1
+    /// from 0.14 on, and cannot answer without a prefill worker) [default: nixl]
     #[arg(
         long,
         value_name = "NAME",
@@ -164,6 +173,11 @@ pub struct Flags {
     /// [default: auto]
     #[arg(long, value_name = "WHEN", help_heading = "Prefill and decode")]
     pub pd_inject_bootstrap: Option<Given>,
+    /// Send both legs of nccl pairs at once. A prefill leg that fails may then leave the decode worker's engine waiting
+    /// [default: false]
+    #[arg(long, value_name = "BOOL", help_heading = "Prefill and decode")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub pd_concurrent_legs: Option<Given>,
     /// Pair workers whose vLLM versions differ, or are not known; engines refuse that unless they were built for it
     /// [default: false]
     #[arg(long, value_name = "BOOL", help_heading = "Prefill and decode")]

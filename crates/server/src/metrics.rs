@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_discovery::AnnouncementMetrics;
 use forebay_router::{Pairs, RouterMetrics, TrialSeries, Trials};
 use forebay_workers::{Auditor, FleetCollector, Reader};
 use prometheus::{IntCounter, Registry};
@@ -15,6 +16,7 @@ pub(crate) struct Metrics {
     pub pairs: Option<Pairs>,
     pub resets: IntCounter,
     pub lines_dropped: IntCounter,
+    pub announcements: Option<AnnouncementMetrics>,
 }
 
 impl Metrics {
@@ -35,7 +37,9 @@ impl Metrics {
         )?;
         registry.register(Box::new(lines_dropped.clone()))?;
         registry.register(Box::new(FleetCollector::new(reader.clone(), Arc::clone(auditor))))?;
-        Ok(Self { registry, router, pairs, resets, lines_dropped })
+        let announces = settings.roles.as_ref().is_some_and(|roles| roles.announced.is_some());
+        let announcements = announces.then(|| AnnouncementMetrics::new(&registry)).transpose()?;
+        Ok(Self { registry, router, pairs, resets, lines_dropped, announcements })
     }
 
     /// The trials, with their series.

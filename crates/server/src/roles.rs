@@ -1,14 +1,18 @@
 //! The flags of prefill/decode pairs in, settings out: which worker has which role, and how pairs are made.
 
-use forebay_discovery::RankCount;
-use forebay_pd::Conditions;
+use forebay_discovery::{Range, RankCount};
+use forebay_pd::{Conditions, Connector};
 use forebay_policy::{LoadKind, PolicySettings};
 use forebay_router::PairSettings;
 use forebay_workers::{Role, WorkerUrl};
 
 use crate::given::{Given, Rejected};
-use crate::rules::{BOOL, CONNECTOR, INJECT, LEASE, LIMIT, POLICY, PORT_OR_NONE, RANKS, TOKENS, WORKER_URL};
-use crate::settings::RoleSettings;
+use crate::rules::{
+    BOOL, CONNECTOR, INJECT, LEASE, LIMIT, LISTEN, POLICY, PORT_OR_NONE, RANGE, RANKS, TOKENS, WORKER_URL,
+};
+use crate::settings::{AnnouncedSettings, RoleSettings};
+
+const NEEDS_PAIRS: &str = "needs --vllm-pd-disaggregation";
 
 /// What was said of pairs.
 pub(crate) struct Said {
@@ -19,8 +23,10 @@ pub(crate) struct Said {
     pub decode: Option<Vec<Given>>,
     /// Policies of both.
     pub policies: [Option<Given>; 2],
-    /// Connector, injection, version skew.
-    pub ways: [Option<Given>; 3],
+    /// Where workers announce themselves, and from where they may.
+    pub announced: (Option<Given>, Option<Vec<Given>>),
+    /// Connector, injection, version skew, legs at once.
+    pub ways: [Option<Given>; 4],
     /// Thresholds in tokens.
     pub thresholds: [Option<Given>; 2],
     /// Lease, limit of the prefill leg, limit of the decode leg's first byte.
@@ -36,8 +42,11 @@ pub(crate) fn read(
     others: &[WorkerUrl],
     policy: &PolicySettings,
 ) -> Result<Option<(RoleSettings, PairSettings, PolicySettings)>, Rejected> {
-    let Said { enabled, prefill, decode, policies: [of_prefill, of_decode], ways, thresholds, times } = said;
+    let Said { enabled, prefill, decode, policies, announced, ways, thresholds, times } = said;
+    let [of_prefill, of_decode] = policies;
+    let (listens, connector) = (announced.0.clone(), ways[0].clone());
     let pairs = pairs(ways, thresholds, times)?;
+    let announced = self::announced(announced)?;
     let kind = |key, given| POLICY.read(key, given, policy.kind);
     let of_prefill = PolicySettings {
         kind: kind("prefill-policy", of_prefill)?,
@@ -48,8 +57,8 @@ pub(crate) fn read(
     let first = [("prefill", &prefill), ("decode", &decode)]
         .into_iter()
         .find_map(|(key, urls)| Some((key, urls.as_ref()?.first()?.clone())));
-    let is_complete =
-        [&prefill, &decode].iter().all(|urls| urls.as_ref().is_some_and(|urls| !urls.is_empty()));
+    let is_complete = announced.is_some()
+        || [&prefill, &decode].iter().all(|urls| urls.as_ref().is_some_and(|urls| !urls.is_empty()));
     let mut workers = Vec::new();
     prefillers(prefill.unwrap_or_default(), &mut workers)?;
     for one in decode.unwrap_or_default() {
@@ -57,18 +66,30 @@ pub(crate) fn read(
         add(&mut workers, "decode", &one, (url, Role::Decode))?;
     }
     let wanted = enabled.as_ref().map_or(Ok(false), |given| BOOL.of("vllm-pd-disaggregation", given))?;
-    match (wanted, &enabled, first) {
+    match (wanted, &enabled, &first) {
         (true, Some(given), _) if !is_complete || !others.is_empty() => {
-            let problem = "needs at least one --prefill and one --decode, and no --worker-urls";
+            let problem = "needs at least one --prefill and one --decode, or --vllm-discovery-address, and no --worker-urls";
             return Err(given.reject("vllm-pd-disaggregation", problem.to_owned()));
         }
         (false, _, Some((key, one))) => {
-            return Err(one.reject(key, "needs --vllm-pd-disaggregation".to_owned()));
+            return Err(one.reject(key, NEEDS_PAIRS.to_owned()));
         }
-        (false, _, None) => return Ok(None),
+        (false, _, None) => {
+            let needs = |given: Given| given.reject("vllm-discovery-address", NEEDS_PAIRS.to_owned());
+            return listens.map_or(Ok(None), |given| Err(needs(given)));
+        }
         (true, _, _) => {}
     }
-    let roles = RoleSettings { workers, prefill_policy: of_prefill };
+    if pairs.connector.names_workers() {
+        if let Some((key, one)) = first {
+            let problem = "with --kv-connector nccl workers announce themselves; take it out";
+            return Err(one.reject(key, problem.to_owned()));
+        }
+        if let (None, Some(connector)) = (&announced, connector) {
+            return Err(connector.reject("kv-connector", "nccl needs --vllm-discovery-address".to_owned()));
+        }
+    }
+    let roles = RoleSettings { workers, prefill_policy: of_prefill, announced };
     Ok(Some((roles, pairs, of_decode)))
 }
 
@@ -83,7 +104,7 @@ pub(crate) fn ranks(
 ) -> Result<[RankCount; 2], Rejected> {
     let wanted = enabled.map_or(Ok(false), |given| BOOL.of("vllm-pd-disaggregation", given))?;
     let read = |key, given: Option<Given>| match (given.clone(), RANKS.read(key, given, all)?) {
-        (Some(given), _) if !wanted => Err(given.reject(key, "needs --vllm-pd-disaggregation".to_owned())),
+        (Some(given), _) if !wanted => Err(given.reject(key, NEEDS_PAIRS.to_owned())),
         (_, ranks) => Ok(ranks),
     };
     Ok([read("prefill-data-parallel-size", prefill)?, read("decode-data-parallel-size", decode)?])
@@ -122,14 +143,49 @@ fn add(
     Ok(())
 }
 
+/// Where workers announce themselves.
+fn announced(
+    (listen, allow): (Option<Given>, Option<Vec<Given>>),
+) -> Result<Option<AnnouncedSettings>, Rejected> {
+    let listen = listen.map(|given| LISTEN.of("vllm-discovery-address", &given)).transpose()?;
+    let allow = match allow {
+        Some(given) => given.iter().map(|one| RANGE.of("discovery-allow", one)).collect::<Result<_, _>>()?,
+        None => Range::usual(),
+    };
+    Ok(listen.map(|listen| AnnouncedSettings { listen, allow }))
+}
+
+/// What does not go together with the connector.
+fn fit(
+    connector: Connector,
+    thresholds: [(&'static str, &Option<Given>, u64); 2],
+    at_once: (Option<&Given>, bool),
+) -> Result<(), Rejected> {
+    for (key, given, tokens) in thresholds {
+        if let (Some(given), false) = (given, connector.decodes_alone() || tokens == 0) {
+            let problem = "it must be 0 with --kv-connector nccl, whose decode workers cannot prefill";
+            return Err(given.reject(key, problem.to_owned()));
+        }
+    }
+    match at_once {
+        (Some(given), true) if !connector.may_be_concurrent() => {
+            let problem = "is for --kv-connector nccl; the legs of others go as they must";
+            Err(given.reject("pd-concurrent-legs", problem.to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn pairs(
-    [connector, inject, skew]: [Option<Given>; 3],
+    [connector, inject, skew, at_once]: [Option<Given>; 4],
     [threshold, uncached]: [Option<Given>; 2],
     [lease, prefill, first_byte]: [Option<Given>; 3],
 ) -> Result<PairSettings, Rejected> {
     let or = PairSettings::default();
-    Ok(PairSettings {
+    let given = (threshold.clone(), uncached.clone(), at_once.clone());
+    let pairs = PairSettings {
         connector: CONNECTOR.read("kv-connector", connector, or.connector)?,
+        concurrent_legs: BOOL.read("pd-concurrent-legs", at_once, or.concurrent_legs)?,
         bootstrap: INJECT.read("pd-inject-bootstrap", inject, or.bootstrap)?,
         allow_version_skew: BOOL.read("pd-allow-version-skew", skew, or.allow_version_skew)?,
         conditions: Conditions {
@@ -151,5 +207,12 @@ fn pairs(
             first_byte,
             or.first_byte_timeout,
         )?,
-    })
+    };
+    let Conditions { threshold_tokens, uncached_threshold_tokens } = pairs.conditions;
+    let thresholds = [
+        ("pd-threshold-tokens", &given.0, threshold_tokens),
+        ("pd-uncached-threshold-tokens", &given.1, uncached_threshold_tokens),
+    ];
+    fit(pairs.connector, thresholds, (given.2.as_ref(), pairs.concurrent_legs))?;
+    Ok(pairs)
 }

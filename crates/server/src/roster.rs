@@ -1,9 +1,10 @@
 //! The fleet by the settings: how its workers are chosen and probed, and who is known from the start. Asks nobody.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use forebay_discovery::probe::Probe;
-use forebay_discovery::{Misfit, ProbeSettings, Watcher};
+use forebay_discovery::{AnnouncementMetrics, Announcements, Misfit, ProbeSettings, Range, Watcher};
 use forebay_workers::{Reader, Role, WorkerUrl, Writer, registry};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fleet::Fleet;
-use crate::settings::Settings;
+use crate::settings::{Listen, Settings};
 
 /// The fleet, empty.
 pub(crate) fn fleet(settings: &Settings) -> (Reader, Writer) {
@@ -26,11 +27,52 @@ pub(crate) fn fleet(settings: &Settings) -> (Reader, Writer) {
     (reader, writer)
 }
 
-/// Workers known from the start, in their roles.
-pub(crate) fn known(settings: &Settings) -> Vec<(WorkerUrl, Role)> {
-    let regular = settings.worker_urls.iter().map(|url| (url.clone(), Role::Regular));
-    let others = settings.roles.iter().flat_map(|roles| roles.workers.iter().cloned());
-    regular.chain(others).collect()
+/// The socket on which workers announce themselves, if they may.
+pub(crate) fn door<E>(
+    settings: &Settings,
+    listen: impl FnOnce(Listen) -> Result<TcpListener, E>,
+) -> Result<Option<TcpListener>, E> {
+    let announced = settings.roles.as_ref().and_then(|roles| roles.announced.as_ref());
+    announced.map(|announced| listen(announced.listen)).transpose()
+}
+
+/// How workers come to be known.
+pub(crate) struct Roster {
+    /// From the start, in their roles.
+    known: Vec<(WorkerUrl, Role)>,
+    /// By announcing themselves.
+    announced: Option<(TcpListener, Vec<Range>, AnnouncementMetrics)>,
+}
+
+impl Roster {
+    pub(crate) fn of(
+        settings: &Settings,
+        door: Option<TcpListener>,
+        metrics: Option<AnnouncementMetrics>,
+    ) -> Self {
+        let regular = settings.worker_urls.iter().map(|url| (url.clone(), Role::Regular));
+        let others = settings.roles.iter().flat_map(|roles| roles.workers.iter().cloned());
+        let known = regular.chain(others).collect();
+        let announced = settings.roles.as_ref().and_then(|roles| roles.announced.as_ref());
+        let announced = match (door, announced, metrics) {
+            (Some(door), Some(announced), Some(metrics)) => Some((door, announced.allow.clone(), metrics)),
+            _ => None,
+        };
+        Self { known, announced }
+    }
+
+    /// Keeps asking all of them, and listens for those who announce themselves.
+    pub(crate) fn watch(self, watcher: &Watcher) {
+        watcher.watch_all(&self.known);
+        if let Some((door, allow, metrics)) = self.announced {
+            let announcements = Announcements::new(watcher.clone(), allow, metrics);
+            watcher.tasks.spawn(async move {
+                if let Err(error) = announcements.run(door).await {
+                    tracing::error!(%error, "workers cannot announce themselves");
+                }
+            });
+        }
+    }
 }
 
 /// The fleet as whoever changes it needs it; workers are probed on this runtime.

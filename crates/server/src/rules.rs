@@ -1,10 +1,10 @@
 //! What each kind of value must look like: its range, its unit, and how a refusal says so. Knows no flag.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_discovery::RankCount;
+use forebay_discovery::{Range, RankCount};
 use forebay_pd::Connector;
 use forebay_policy::{HashKeyKind, MIN_TREE_BYTES, PolicyKind};
 use forebay_router::{AccessFormat, Inject, hash_source};
@@ -14,7 +14,7 @@ use http::{HeaderName, HeaderValue};
 use crate::admin::MetricsPrefix;
 use crate::cors;
 use crate::given::{Given, Rejected};
-use crate::settings::{LogFormat, LogLevel};
+use crate::settings::{Listen, LogFormat, LogLevel};
 
 /// What a value must look like.
 pub(crate) struct Rule<T> {
@@ -107,7 +107,7 @@ pub(crate) const PORT_OR_NONE: Rule<Option<u16>> = Rule {
     },
 };
 pub(crate) const CONNECTOR: Rule<Connector> =
-    Rule { allowed: "nixl, nixl_push or bootstrap", read: Connector::from_name };
+    Rule { allowed: "nixl, nixl_push, bootstrap or nccl", read: Connector::from_name };
 pub(crate) const INJECT: Rule<Inject> = Rule {
     allowed: "auto, always or never",
     read: |text| match text {
@@ -117,6 +117,16 @@ pub(crate) const INJECT: Rule<Inject> = Rule {
         _ => None,
     },
 };
+/// Where to listen.
+pub(crate) const LISTEN: Rule<Listen> = Rule {
+    allowed: "an IP address with a port, such as 0.0.0.0:30001",
+    read: |text| {
+        let at: SocketAddr = text.parse().ok()?;
+        Some(Listen { host: at.ip(), port: at.port() })
+    },
+};
+pub(crate) const RANGE: Rule<Range> =
+    Rule { allowed: "an IP address or a range of them, such as 10.0.0.0/8", read: |text| text.parse().ok() };
 /// Time that blocks are kept; a hand-over is not sent in its last five seconds.
 pub(crate) const LEASE: Rule<Duration> = Rule {
     allowed: "a number of seconds from 6 to 86400 (a day)",

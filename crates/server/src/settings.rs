@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_discovery::RankCount;
+use forebay_discovery::{Range, RankCount};
 use forebay_policy::PolicySettings;
 use forebay_router::{AccessFormat, RouterSettings};
 use forebay_workers::{BreakerSettings, HealthSettings, Role, WorkerUrl};
@@ -91,6 +91,17 @@ pub struct RoleSettings {
     pub workers: Vec<(WorkerUrl, Role)>,
     /// How prefill workers are chosen; decode workers are by the policy of all.
     pub prefill_policy: PolicySettings,
+    /// Where others announce themselves, if they may.
+    pub announced: Option<AnnouncedSettings>,
+}
+
+/// Workers that announce themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnouncedSettings {
+    /// Where they do.
+    pub listen: Listen,
+    /// From where, and for which addresses.
+    pub allow: Vec<Range>,
 }
 
 /// How the process ends when it is asked to.

@@ -77,7 +77,12 @@ impl Simulation {
         let first = PORT.read("port", port.clone(), 8000)?;
         let workers = WORKERS.read("workers", workers, 1)?;
         let prefillers = prefillers(prefill_workers, workers)?;
-        let connector = CONNECTOR.read("kv-connector", kv_connector, Connector::default())?;
+        let connector = CONNECTOR.read("kv-connector", kv_connector.clone(), Connector::default())?;
+        if let Some(given) = kv_connector.filter(|_| connector.names_workers()) {
+            let problem =
+                "simulated workers do not announce themselves; nixl, nixl_push or bootstrap is expected";
+            return Err(given.reject("kv-connector", problem.to_owned()));
+        }
         let ranks = SIMULATED_RANKS.read("data-parallel-size", data_parallel_size, 1)?;
         if let Some(port) = port.filter(|_| first.checked_add(workers - 1).is_none()) {
             let last = u16::MAX - (workers - 1);

@@ -1,5 +1,7 @@
 //! Prefill and decode workers: what comes of a leg, checked as strictly as an engine would. The ledger is the exchange's.
 
+mod named;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +34,11 @@ pub enum Handing {
     Push,
     /// Both find each other in a room.
     Room,
+    /// Both read from the request id where the other one is.
+    Named {
+        /// Where others reach this one.
+        port: u16,
+    },
 }
 
 impl Handing {
@@ -84,6 +91,9 @@ pub(crate) fn leg(
     let says = |name: &str| params.and_then(|params| params.get(name)).and_then(Value::as_bool) == Some(true);
     if pair.handing == Handing::Room {
         return Ok(in_room(pair, body, prompt));
+    }
+    if let Handing::Named { port } = pair.handing {
+        return Ok(named::leg(pair, port, &given_id(kind, request, ask), (ask, prompt)));
     }
     match pair.role {
         PairRole::Prefill => {
@@ -154,7 +164,7 @@ fn fetch(
     };
     let is_there = match pair.handing {
         Handing::Pull => pair.exchange.take(engine, reference, prompt),
-        Handing::Push | Handing::Room => {
+        Handing::Push | Handing::Room | Handing::Named { .. } => {
             pair.exchange.meet(&shared_id(kind, request, ask), PairRole::Decode, prompt);
             pair.exchange.has(engine)
         }
@@ -207,14 +217,19 @@ fn in_room(pair: &PairOptions, body: &Value, prompt: u64) -> Leg {
     }
 }
 
-/// The id by which legs that go at once find each other.
-fn shared_id(kind: Generating, request: &Request<'_>, ask: &Ask) -> String {
+/// The id that a request comes with.
+fn given_id(kind: Generating, request: &Request<'_>, ask: &Ask) -> String {
     let header = request.header("x-request-id").map(str::to_owned);
     let id = match kind {
         Generating::Responses => ask.request_id.clone(),
         _ => header.or_else(|| ask.request_id.clone()),
     };
-    let id = id.unwrap_or_default();
+    id.unwrap_or_default()
+}
+
+/// The id by which legs that go at once find each other.
+fn shared_id(kind: Generating, request: &Request<'_>, ask: &Ask) -> String {
+    let id = given_id(kind, request, ask);
     match kind {
         Generating::Chat | Generating::ChatTokens | Generating::Messages => format!("chatcmpl-{id}"),
         Generating::Completions | Generating::Plain => format!("cmpl-{id}-0"),

@@ -90,6 +90,18 @@ impl Writer {
         self.change(|state| state.add(url, role))
     }
 
+    /// The same for one that says where other workers reach it to hand blocks over, which holds from now on.
+    pub fn add_announced(&self, url: WorkerUrl, role: Role, kv_address: &str) -> Arc<Host> {
+        let host = self.add_as(url, role);
+        self.reached_at(&host, kv_address);
+        host
+    }
+
+    /// It says where other workers reach it.
+    pub fn reached_at(&self, host: &Host, kv_address: &str) {
+        host.reached_at(kv_address);
+    }
+
     /// From now on prefill workers are chosen in this way. Said before there are any.
     pub fn prefill_by(&self, policy: PolicySettings) {
         self.change(|state| state.prefill_policy = Some(policy));

@@ -10,6 +10,7 @@ use clap::Parser;
 use forebay_sim::{
     Exchange, Fault, FaultRule, Handing, PairOptions, PairRole, Scope, When, Worker, WorkerOptions,
 };
+use forebay_tests::announcing::{Announced, Beats};
 use tokio::io::AsyncReadExt as _;
 
 /// Which worker.
@@ -27,6 +28,12 @@ struct Arguments {
     /// Where the ledger is.
     #[arg(long)]
     exchange: SocketAddr,
+    /// Where others are told that they reach it, if it announces itself.
+    #[arg(long, default_value_t = 0)]
+    kv_port: u16,
+    /// Where it does.
+    #[arg(long)]
+    announce: Option<SocketAddr>,
     /// What the draws of faults start from.
     #[arg(long)]
     seed: u64,
@@ -47,10 +54,14 @@ const FAULTS: [(Fault, f64); 9] = [
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let Arguments { port, prefill, connector, exchange, seed } = Arguments::parse();
+    let Arguments { port, prefill, connector, exchange, kv_port, announce, seed } = Arguments::parse();
+    let handing = match &*connector {
+        "nccl" => Handing::Named { port: kv_port },
+        name => Handing::from_name(name).expect("a connector"),
+    };
     let pair = PairOptions {
         role: if prefill { PairRole::Prefill } else { PairRole::Decode },
-        handing: Handing::from_name(&connector).expect("a connector"),
+        handing,
         lease: Duration::from_secs(30),
         exchange: Exchange::connect(exchange).expect("the ledger"),
     };
@@ -61,6 +72,14 @@ async fn main() {
         let when = When::Share { probability, seed: seed * 100 + number as u64 };
         worker.add_fault(FaultRule { fault, when, scope: Scope::Inference });
     }
+    let _beats = match announce {
+        Some(address) => {
+            let kind = if prefill { "P" } else { "D" };
+            let said = Announced::of(kind, &worker.url(), &format!("127.0.0.1:{kv_port}"));
+            Some(Beats::begin(address, said).await)
+        }
+        None => None,
+    };
     println!(r#"{{"event":"listening","url":"{}"}}"#, worker.url());
     // Until whoever started it is gone.
     let mut nothing = [0];

@@ -1,5 +1,5 @@
 use super::*;
-use crate::connector::Connector::{Bootstrap as Boot, Nixl, NixlPush};
+use crate::connector::Connector::{Bootstrap as Boot, Nccl, Nixl, NixlPush};
 use crate::endpoint::Endpoint::{Chat, Completions, Generate, Messages, Responses};
 use crate::hand_over::Prefilled;
 use crate::room::Rooms;
@@ -107,6 +107,46 @@ const ROWS: &[Row] = &[
     (Boot, Messages, r#"{"messages":[],"stream":true}"#, r#"{@"messages":[],"stream":true}"#, r#"{@"messages":[],"stream":true}"#),
     (Boot, Generate, r#"{"token_ids":[1]}"#, r#"{@"token_ids":[1]}"#, r#"{@"token_ids":[1]}"#),
     (Boot, Generate, r#"{"token_ids":[1],"stream":true}"#, r#"{@"token_ids":[1],"stream":true}"#, r#"{@"token_ids":[1],"stream":true}"#),
+    (Nccl, Chat,
+     r#"{"messages":[],"max_completion_tokens":30,"min_tokens":2,"min_completion_tokens":2}"#,
+     r#"{"max_tokens":1,"messages":[],"max_completion_tokens":1,"min_tokens":1}"#,
+     r#"{"messages":[],"max_completion_tokens":30,"min_tokens":2,"min_completion_tokens":2}"#),
+    (Nccl, Chat,
+     r#"{"messages":[],"max_tokens":30,"stream":true,"stream_options":{"include_usage":true}}"#,
+     r#"{"min_tokens":1,"messages":[],"max_tokens":1,"stream":false}"#,
+     r#"{"messages":[],"max_tokens":30,"stream":true,"stream_options":{"include_usage":true}}"#),
+    (Nccl, Completions,
+     r#"{"prompt":"hi","temperature":0.70}"#,
+     r#"{"max_tokens":1,"min_tokens":1,"prompt":"hi","temperature":0.70}"#,
+     r#"{"prompt":"hi","temperature":0.70}"#),
+    (Nccl, Completions,
+     r#"{"prompt":[1,2],"max_tokens":30,"stream":true}"#,
+     r#"{"min_tokens":1,"prompt":[1,2],"max_tokens":1,"stream":false}"#,
+     r#"{"prompt":[1,2],"max_tokens":30,"stream":true}"#),
+    (Nccl, Responses,
+     r#"{"input":"hi","request_id":"mine","max_output_tokens":9}"#,
+     r#"{"store":false,"input":"hi","request_id":"id1","max_output_tokens":1}"#,
+     r#"{"input":"hi","request_id":"id1","max_output_tokens":9}"#),
+    (Nccl, Responses,
+     r#"{"input":"hi","stream":true}"#,
+     r#"{"max_output_tokens":1,"store":false,"request_id":"id1","input":"hi","stream":false}"#,
+     r#"{"request_id":"id1","input":"hi","stream":true}"#),
+    (Nccl, Messages,
+     r#"{"max_tokens":64,"messages":[]}"#,
+     r#"{"max_tokens":1,"messages":[]}"#,
+     r#"{"max_tokens":64,"messages":[]}"#),
+    (Nccl, Messages,
+     r#"{"max_tokens":64,"messages":[],"stream":true}"#,
+     r#"{"max_tokens":1,"messages":[],"stream":false}"#,
+     r#"{"max_tokens":64,"messages":[],"stream":true}"#),
+    (Nccl, Generate,
+     r#"{"token_ids":[1,2],"sampling_params":{"max_tokens":9}}"#,
+     r#"{"token_ids":[1,2],"sampling_params":{"min_tokens":1,"max_tokens":1}}"#,
+     r#"{"token_ids":[1,2],"sampling_params":{"max_tokens":9}}"#),
+    (Nccl, Generate,
+     r#"{"token_ids":[1,2],"stream":true}"#,
+     r#"{"sampling_params":{"max_tokens":1,"min_tokens":1},"token_ids":[1,2],"stream":false}"#,
+     r#"{"token_ids":[1,2],"stream":true}"#),
 ];
 
 const ORDER: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
@@ -137,7 +177,7 @@ fn both_legs_of_every_connector_endpoint_and_stream_with_and_without_bootstrap_p
     for (connector, endpoint, client, prefill, decode) in ROWS {
         for port in [Some(8998), None] {
             let (bootstrap, members) = match (connector, port) {
-                (NixlPush, _) | (Nixl, None) => (None, ""),
+                (NixlPush | Nccl, _) | (Nixl, None) => (None, ""),
                 (_, Some(_)) => (
                     Some(Bootstrap { host: "10.0.0.7", port }),
                     r#""bootstrap_host":"10.0.0.7","bootstrap_port":8998,"bootstrap_room":77,"#,
@@ -151,7 +191,7 @@ fn both_legs_of_every_connector_endpoint_and_stream_with_and_without_bootstrap_p
             let body = Bytes::from_static(client.as_bytes());
             let prefilled = prefilled(*connector);
             let decoded = match connector {
-                Nixl => pairing.decode(&body, &prefilled.hand_over.unwrap()),
+                Nixl | Nccl => pairing.decode(&body, &prefilled.hand_over.unwrap()),
                 NixlPush | Boot => {
                     pairing.decode_along(&body, prefilled.peer.as_ref().filter(|_| *connector == NixlPush))
                 }
@@ -185,6 +225,15 @@ fn the_table_has_every_case_once_streamed_and_once_not() {
             let rows: Vec<bool> = ROWS.iter().filter(of).map(streamed).collect();
             assert_eq!(rows, [false, true], "{connector:?} {endpoint:?}");
         }
+    }
+}
+
+#[test]
+fn an_nccl_leg_is_the_same_whether_it_follows_or_goes_along() {
+    for (_, endpoint, client, _, decode) in ROWS.iter().filter(|row| row.0 == Nccl) {
+        let body = Bytes::from_static(client.as_bytes());
+        let along = pairing(Nccl, *endpoint, None).decode_along(&body, None).unwrap();
+        assert_eq!(along, *decode);
     }
 }
 

@@ -3,7 +3,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LIMITS: Limits = Limits { repeats: 4, unreachable: 8, lease_ms: 30_000, once_only: false };
+const LIMITS: Limits =
+    Limits { repeats: 4, unreachable: 8, lease_ms: 30_000, once_only: false, decodes_alone: true };
 
 fn plan(order: Order) -> Plan {
     Plan::new(order, LIMITS)
@@ -43,6 +44,26 @@ fn two_legs_at_once_wait_for_each_other_in_either_order() {
 fn a_prefill_answer_without_hand_over_means_that_the_decode_worker_computes_it() {
     let steps = run(&mut plan(Order::PrefillFirst), vec![Happened::Prefilled(None)]);
     assert_eq!(steps[1], Step::Plain(Recompute::NoHandOver));
+}
+
+#[test]
+fn nobody_gets_a_request_alone_who_would_wait_for_blocks_for_ever() {
+    let events: [fn() -> Happened; 4] = [
+        || Happened::NoPrefill,
+        || Happened::Prefilled(None),
+        || Happened::PrefillFailed(LegFailure::Busy),
+        || Happened::DecodeFailed(LegFailure::Doubtful),
+    ];
+    for (i, event) in events.iter().enumerate() {
+        let end = |decodes_alone| {
+            let mut plan = Plan::new(Order::PrefillFirst, Limits { repeats: 1, decodes_alone, ..LIMITS });
+            plan.first();
+            let steps = [event(), event(), event()].map(|event| plan.next(event, 1_000));
+            steps.into_iter().find(Step::is_last)
+        };
+        assert_eq!(end(false), Some(Step::GiveUp), "{i}");
+        assert_eq!(matches!(end(true), Some(Step::Plain(_))), i != 3, "{i}");
+    }
 }
 
 #[test]

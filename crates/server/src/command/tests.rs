@@ -1,5 +1,5 @@
 use super::*;
-use forebay_discovery::RankCount;
+use forebay_discovery::{Range, RankCount};
 use forebay_workers::Ranks;
 
 fn run(arguments: &str) -> Result<Command, StartupError> {
@@ -90,7 +90,10 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
             "best",
             "cache_aware, power_of_two, consistent_hash, round_robin, random or least_loaded",
         ),
-        ("kv-connector", "nccl", "nixl, nixl_push or bootstrap"),
+        ("vllm-discovery-address", "30001", "an IP address with a port, such as 0.0.0.0:30001"),
+        ("discovery-allow", "10.0.0.0/33", "an IP address or a range of them, such as 10.0.0.0/8"),
+        ("kv-connector", "nxl", "nixl, nixl_push, bootstrap or nccl"),
+        ("pd-concurrent-legs", "1", "true or false"),
         ("pd-inject-bootstrap", "yes", "auto, always or never"),
         ("pd-allow-version-skew", "1", "true or false"),
         ("pd-threshold-tokens", "-1", "a number of tokens from 0 to 18446744073709551615"),
@@ -194,7 +197,7 @@ fn workers_have_roles_only_if_pairs_are_wanted() {
         ("--decode http://p:1", "--decode: needs --vllm-pd-disaggregation"),
         (
             "--pd-disaggregation --decode http://p:1",
-            "--vllm-pd-disaggregation: needs at least one --prefill and one --decode, and no --worker-urls",
+            "--vllm-pd-disaggregation: needs at least one --prefill and one --decode, or --vllm-discovery-address, and no --worker-urls",
         ),
         (
             "--pd-disaggregation --prefill http://p:1 x --decode http://d:1",
@@ -203,6 +206,39 @@ fn workers_have_roles_only_if_pairs_are_wanted() {
         (
             "--pd-disaggregation --prefill http://p:1 --decode http://p:1/",
             "--decode: http://p:1 is given twice; each worker is given once, in one role",
+        ),
+    ] {
+        assert_eq!(refused(arguments), message, "{arguments}");
+    }
+}
+
+#[test]
+fn workers_that_announce_themselves_need_no_list_and_those_of_nccl_have_none() {
+    let nccl = "--pd-disaggregation --kv-connector nccl --vllm-discovery-address 0.0.0.0:30001";
+    let settings = served(&format!("{nccl} --pd-concurrent-legs --discovery-allow 10.0.0.0/8,::1"));
+    let roles = settings.roles.unwrap();
+    let announced = roles.announced.unwrap();
+    assert_eq!((roles.workers.len(), announced.listen.port, announced.allow.len()), (0, 30001, 2));
+    assert!(settings.router.pairs.unwrap().concurrent_legs);
+    let usual = served("--pd-disaggregation --vllm-discovery-address [::]:1 --prefill http://p:1");
+    assert_eq!(usual.roles.unwrap().announced.unwrap().allow, Range::usual());
+    for (arguments, message) in [
+        ("--vllm-discovery-address 0.0.0.0:1", "--vllm-discovery-address: needs --vllm-pd-disaggregation"),
+        (
+            "--pd-disaggregation --kv-connector nccl --prefill http://p:1 --decode http://d:1",
+            "--prefill: with --kv-connector nccl workers announce themselves; take it out",
+        ),
+        (
+            &format!("{nccl} --pd-threshold-tokens 512"),
+            "--pd-threshold-tokens: it must be 0 with --kv-connector nccl, whose decode workers cannot prefill",
+        ),
+        (
+            "--pd-disaggregation --prefill http://p:1 --decode http://d:1 --pd-concurrent-legs",
+            "--pd-concurrent-legs: is for --kv-connector nccl; the legs of others go as they must",
+        ),
+        (
+            "--pd-disaggregation --kv-connector nccl",
+            "--vllm-pd-disaggregation: needs at least one --prefill and one --decode, or --vllm-discovery-address, and no --worker-urls",
         ),
     ] {
         assert_eq!(refused(arguments), message, "{arguments}");

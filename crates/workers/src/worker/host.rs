@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 
 use super::Worker;
@@ -32,6 +32,8 @@ pub struct Host {
     health: Mutex<Health>,
     models: ArcSwap<Models>,
     version: ArcSwap<Option<String>>,
+    /// Where other workers reach it to hand blocks over.
+    kv_address: ArcSwapOption<String>,
     /// Times it left rotation because of its health.
     left_rotation: AtomicU64,
     /// Differs between versions; 0 if none is known.
@@ -68,6 +70,7 @@ impl Host {
             health: Mutex::new(Health::default()),
             models: ArcSwap::from_pointee(Models::Unread),
             version: ArcSwap::from_pointee(None),
+            kv_address: ArcSwapOption::empty(),
             left_rotation: AtomicU64::new(0),
             version_mark: AtomicU64::new(0),
             models_stale: AtomicBool::new(false),
@@ -319,6 +322,18 @@ impl Host {
         let mark = version.as_deref().map_or(0, mark_of);
         self.version_mark.store(mark, Ordering::Relaxed);
         self.version.store(Arc::new(version));
+    }
+
+    /// `host:port` where other workers reach it to hand blocks over, if it said so.
+    pub fn kv_address(&self) -> Option<Arc<String>> {
+        self.kv_address.load_full()
+    }
+
+    /// It said where other workers reach it.
+    pub(crate) fn reached_at(&self, address: &str) {
+        if self.kv_address().is_none_or(|known| *known != address) {
+            self.kv_address.store(Some(Arc::new(address.to_owned())));
+        }
     }
 
     pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
