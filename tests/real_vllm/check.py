@@ -13,26 +13,22 @@ Prints a line `ok NAME: ...`, `FAIL NAME: ...` or `skip NAME: ...` for each chec
 status 1 if any failed. Needs aiohttp and openai, which the vLLM venv has.
 """
 
-import argparse
 import asyncio
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import random
-import signal
 import sys
 import tempfile
 import time
 
-import aiohttp
 import openai
+from verdicts import Skipped, Stage, main
 
 MODEL = "tiny"
 VLLM = str(pathlib.Path(sys.executable).parent / "vllm")  # the venv's, beside its python
 TOKENIZER = os.environ.get("TOKENIZER", str(pathlib.Path(sys.prefix).parent / "tiny-llama"))
-CHECK_SECONDS = 300  # no check takes longer
 SETTLE_SECONDS = 30  # for a gauge on a worker to follow what happened
 
 GREEDY_PROMPTS = 40
@@ -53,10 +49,6 @@ WORDS = (
 ).split()
 
 CHECKS = []
-
-
-class Skipped(Exception):
-    """This check does not apply to what it was pointed at."""
 
 
 def check(function):
@@ -96,7 +88,7 @@ class Answer:
         return [json.loads(event) for event in events[:-1]]
 
 
-class Bed:
+class Bed(Stage):
     """The router under test, the workers behind it, and how to ask them."""
 
     def __init__(self, args, session):
@@ -595,50 +587,16 @@ async def prefix_cache_beats_round_robin(bed):
 # --------------------------------------------------------------------------------------------------------------------
 
 
-async def run_check(function, bed):
-    """Runs one check and prints its line; gives "ok", "FAIL" or "skip"."""
-    try:
-        async with asyncio.timeout(CHECK_SECONDS):
-            verdict, what = "ok", await function(bed)
-    except Skipped as reason:
-        verdict, what = "skip", str(reason)
-    except Exception as error:  # noqa: BLE001 - one broken check must not hide the others
-        verdict, what = "FAIL", str(error) if type(error) is AssertionError else f"{type(error).__name__}: {error}"
-    print(f"{verdict} {function.__name__}: {what}", flush=True)
-    return verdict
-
-
-async def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser):
     parser.add_argument("--url")
     parser.add_argument("--workers", nargs="+", default=[])
     parser.add_argument("--baseline-url")
     parser.add_argument("--admin-url")
-    parser.add_argument("--only", type=lambda names: names.split(","))
-    parser.add_argument("--list", action="store_true")
-    args = parser.parse_args()
-    known = {function.__name__: function for function in CHECKS}
-    if args.list:
-        print("\n".join(known))
-        return 0
-    if not args.url or not args.workers:
-        parser.error("--url and --workers are needed")
-    if unknown := set(args.only or ()) - known.keys():
-        parser.error(f"no such check: {', '.join(sorted(unknown))}; --list prints them")
 
-    # Cancelled, not killed: a check that started a process ends it on the way out.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
-    verdicts = []
-    limits = aiohttp.ClientTimeout(total=CHECK_SECONDS)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits) as session:
-        bed = Bed(args, session)
-        for name in args.only or known:
-            verdicts.append(await run_check(known[name], bed))
-    print(f"{verdicts.count('ok')} passed, {verdicts.count('FAIL')} failed")
-    return 1 if "FAIL" in verdicts or "ok" not in verdicts else 0
+
+def complaint(args):
+    return None if args.url and args.workers else "--url and --workers are needed"
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit(asyncio.run(main()))
-    sys.exit("check.py: stopped by a signal")
+    main(__doc__, arguments, CHECKS, Bed, complaint)

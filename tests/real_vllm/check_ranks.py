@@ -13,26 +13,22 @@
 What a rank did is told by the `engine` label of the worker's own metrics. Prints as check.py does.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
 import os
 import random
 import re
-import signal
-import sys
 import time
 
-import aiohttp
-import check as shared
-from check import Bed, chat, completion, expect, run_check, text_of, words
+from check import SETTLE_SECONDS, Bed, chat, completion, expect, text_of, words
+from verdicts import main
 
 RANKS = 2
 PROMPTS = int(os.environ.get("PROMPTS", "20"))  # for each way of asking a pair
 PAIRS_AT_ONCE = 4
 # A worker with two ranks is nine processes, which share two cores with all others.
-shared.CHECK_SECONDS = SECONDS = 900
+SECONDS = 900
 
 CHECKS = []
 
@@ -83,7 +79,7 @@ async def lands_where_told(bed, path, body, headers=None):
     answer = await bed.ask_ok(path, body, headers=headers)
     rank, began = rank_told(answer), time.perf_counter()
     while (after := await bed.ended()) == before:
-        expect(time.perf_counter() - began < shared.SETTLE_SECONDS, f"no engine ended anything, {before}")
+        expect(time.perf_counter() - began < SETTLE_SECONDS, f"no engine ended anything, {before}")
         await asyncio.sleep(0.02)
     grown = {engine: count - before[engine] for engine, count in after.items() if count != before[engine]}
     expect(grown == {rank: 1}, f"told rank {rank}, ended by {grown}")
@@ -247,29 +243,10 @@ async def pairs(bed):
     return f"{len(asks)} answers equal, prefilled by rank {by_rank}, {tokens:.0f} tokens came over NIXL"
 
 
-async def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser):
     for name in ("ranked", "decode", "url", "cached-url", "pairs-url", "pairs-admin-url", "forebay"):
         parser.add_argument(f"--{name}")
-    parser.add_argument("--only", type=lambda names: names.split(","))
-    parser.add_argument("--list", action="store_true")
-    args = parser.parse_args()
-    known = {function.__name__: function for function in CHECKS}
-    if args.list:
-        print("\n".join(known))
-        return 0
-    if unknown := set(args.only or ()) - known.keys():
-        parser.error(f"no such check: {', '.join(sorted(unknown))}; --list prints them")
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
-    limits = aiohttp.ClientTimeout(total=SECONDS)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits) as session:
-        bed = RankBed(args, session)
-        verdicts = [await run_check(known[name], bed) for name in args.only or known]
-    print(f"{verdicts.count('ok')} passed, {verdicts.count('FAIL')} failed")
-    return 1 if "FAIL" in verdicts or "ok" not in verdicts else 0
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit(asyncio.run(main()))
-    sys.exit("check_ranks.py: stopped by a signal")
+    main(__doc__, arguments, CHECKS, RankBed, seconds=SECONDS)

@@ -12,7 +12,6 @@ so that what happens to a worker between the legs is no matter of luck. Prints l
 a check failed.
 """
 
-import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -25,9 +24,8 @@ import sys
 import tempfile
 import time
 
-import aiohttp
-
-from check import CHECK_SECONDS, SETTLE_SECONDS, Answer, Skipped, chat, completion, expect, gather_bounded, text_of, words
+from check import SETTLE_SECONDS, Answer, chat, completion, expect, gather_bounded, text_of, words
+from verdicts import Stage, main
 
 HOST = "127.0.0.1"
 LOGS = pathlib.Path(os.environ.get("REAL_VLLM", pathlib.Path.home() / ".cache/real-vllm")) / "logs"
@@ -161,14 +159,24 @@ def total(text, name, labels=()):
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(label in line for label in labels))
 
 
-class Bed:
+class Bed(Stage):
     """The workers, and how to ask them."""
 
     def __init__(self, args, session):
         self.args, self.session = args, session
+        self.label = f"{args.connector} "
         self.gates = {port: Gate(port) for port in args.decode}
         self.dead = set()
         self.wanted = {}
+
+    async def start(self):
+        for gate in self.gates.values():
+            await gate.start()
+
+    def tidy(self):
+        """Legs go on."""
+        for gate in self.gates.values():
+            gate.open.set()
 
     @property
     def alive(self):
@@ -356,12 +364,6 @@ async def hold(bed, router, seed):
     return started
 
 
-def release(bed):
-    """Legs go on."""
-    for gate in bed.gates.values():
-        gate.open.set()
-
-
 async def judge(bed, held):
     """Each held request is answered rightly after all."""
     for one in held:
@@ -378,7 +380,7 @@ async def prefill_dies_between_the_legs(bed, prefills, outcome, seed):
         held = await hold(bed, router, seed + 1)
         bed.kill(prefills[0])
         began = time.perf_counter()
-        release(bed)
+        bed.tidy()
         await judge(bed, held)
         seconds = time.perf_counter() - began
         counts = {
@@ -448,54 +450,18 @@ async def the_last_prefill_worker_dies(bed):
 # --------------------------------------------------------------------------------------------------------------------
 
 
-async def run_check(function, bed):
-    """Runs one check and prints its line; gives "ok", "FAIL" or "skip"."""
-    try:
-        async with asyncio.timeout(CHECK_SECONDS):
-            verdict, what = "ok", await function(bed)
-    except Skipped as reason:
-        verdict, what = "skip", str(reason)
-    except Exception as error:  # noqa: BLE001 - one broken check must not hide the others
-        verdict, what = "FAIL", str(error) if type(error) is AssertionError else f"{type(error).__name__}: {error}"
-    release(bed)
-    print(f"{verdict} {bed.args.connector} {function.__name__}: {what}", flush=True)
-    return verdict
-
-
-async def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser):
     parser.add_argument("--forebay")
     parser.add_argument("--connector", choices=["nixl", "nixl_push"], default="nixl")
     parser.add_argument("--plain", type=int)
     parser.add_argument("--prefill", type=int, nargs="+", default=[])
     parser.add_argument("--decode", type=int, nargs="+", default=[])
-    parser.add_argument("--only", type=lambda names: names.split(","))
-    parser.add_argument("--list", action="store_true")
-    args = parser.parse_args()
-    known = {function.__name__: function for function in CHECKS}
-    if args.list:
-        print("\n".join(known))
-        return 0
-    if not args.forebay or not args.plain or min(len(args.prefill), len(args.decode)) < 2:
-        parser.error("--forebay, --plain, and two each of --prefill and --decode are needed")
-    if unknown := set(args.only or ()) - known.keys():
-        parser.error(f"no such check: {', '.join(sorted(unknown))}; --list prints them")
 
-    # Cancelled, not killed: forebay is ended on the way out.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
-    verdicts = []
-    limits = aiohttp.ClientTimeout(total=CHECK_SECONDS)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits) as session:
-        bed = Bed(args, session)
-        for gate in bed.gates.values():
-            await gate.start()
-        for name in args.only or known:
-            verdicts.append(await run_check(known[name], bed))
-    print(f"{verdicts.count('ok')} passed, {verdicts.count('FAIL')} failed")
-    return 1 if "FAIL" in verdicts or "ok" not in verdicts else 0
+
+def complaint(args):
+    enough = args.forebay and args.plain and min(len(args.prefill), len(args.decode)) >= 2
+    return None if enough else "--forebay, --plain, and two each of --prefill and --decode are needed"
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit(asyncio.run(main()))
-    sys.exit("pd_check.py: stopped by a signal")
+    main(__doc__, arguments, CHECKS, Bed, complaint)

@@ -6,18 +6,13 @@ use forebay_workers::WorkerUrl;
 
 use crate::cors::Cors;
 use crate::given::{Given, Rejected};
-use crate::rules::{ALIAS, HASH_SOURCE, ORIGIN};
+use crate::rules::{ALIAS, HASH_SOURCE, ORIGIN, WORKER_URL};
 
 /// Workers, each once.
 pub(crate) fn workers(given: Vec<Given>) -> Result<Vec<WorkerUrl>, Rejected> {
     let mut urls = Vec::with_capacity(given.len());
     for one in given {
-        let url: WorkerUrl = one.text().parse().map_err(|_| {
-            one.reject(
-                "worker-urls",
-                format!("{one} is not a worker URL; http://HOST:PORT[/PREFIX], https://… or unix:/PATH is expected"),
-            )
-        })?;
+        let url = WORKER_URL.of("worker-urls", &one)?;
         if urls.contains(&url) {
             return Err(one.reject("worker-urls", format!("{url} is given twice; each worker is given once")));
         }

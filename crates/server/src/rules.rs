@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_discovery::{Range, RankCount};
 use forebay_pd::Connector;
-use forebay_policy::{HashKeyKind, MIN_TREE_BYTES, PolicyKind};
+use forebay_policy::{HashKeyKind, MIN_TREE_BYTES, MOST_GROUP_WEIGHT, PolicyKind};
 use forebay_router::{AccessFormat, Inject, hash_source};
 use forebay_workers::{Ranks, WorkerUrl};
 use http::{HeaderName, HeaderValue};
@@ -172,7 +172,7 @@ pub(crate) const RANKS: Rule<RankCount> = Rule {
 /// How much one load counts against another one.
 pub(crate) const WEIGHT: Rule<f64> = Rule {
     allowed: "a weight from 0 to 100",
-    read: |text| text.parse().ok().filter(|weight| (0.0..=100.0).contains(weight)),
+    read: |text| text.parse().ok().filter(|weight| (0.0..=MOST_GROUP_WEIGHT).contains(weight)),
 };
 pub(crate) const PROBES: Rule<u32> = Rule {
     allowed: "a number of probes from 1 to 4294967295",
