@@ -1,18 +1,24 @@
 //! Browsers' requests from pages of other origins.
 
 use forebay::command::{self, Command};
+use forebay::cors::Cors;
 use forebay_policy::PolicyKind;
+use forebay_tests::raw::Raw;
 use forebay_tests::{Answer, Client, Site, run, site};
 
 const PAGE: &str = "https://app.example";
 const WHOLE: &[u8] = br#"{"prompt":"a","max_tokens":2}"#;
 
-/// With these origins, as on the command line.
-async fn site_for(origins: &str) -> Site {
+/// What the command line makes of these origins.
+fn cors(origins: &str) -> Option<Cors> {
     let arguments = format!("forebay --cors-allowed-origins {origins}");
     let arguments = arguments.split_whitespace().map(Into::into);
     let Ok(Command::Serve(read)) = command::parse(arguments, |_| None) else { panic!("{origins}") };
-    Site::start_with(site::workers(1), PolicyKind::RoundRobin, |settings| settings.cors = read.cors).await
+    read.cors
+}
+
+async fn site_for(origins: &str) -> Site {
+    Site::start_with(site::workers(1), PolicyKind::RoundRobin, |settings| settings.cors = cors(origins)).await
 }
 
 async fn preflight(url: &str, path: &str, origin: &str) -> Answer {
@@ -87,5 +93,26 @@ fn nothing_is_said_of_it_unless_an_origin_is_named() {
         assert_eq!((answer.status(), allowed(&answer)), (200, None));
         let answer = preflight(&site.app.url(), "/tokenize", PAGE).await;
         assert_eq!(allowed(&answer), None);
+    });
+}
+
+#[test]
+fn what_a_worker_says_of_it_does_not_count() {
+    run(async {
+        let mut raw = Raw::start().await;
+        let mut settings = site::settings(PolicyKind::RoundRobin, &[raw.url()]);
+        settings.cors = cors(PAGE);
+        let site = Site { app: site::start(&settings).await, workers: Vec::new() };
+        for (origin, allows) in [("https://evil.example", None), (PAGE, Some(PAGE))] {
+            let mut client = site.client().await;
+            let headers = [("origin", origin)];
+            client.send(&forebay_tests::request("POST", "/v1/completions", &headers, WHOLE)).await;
+            let said = "access-control-allow-origin: *\r\naccess-control-allow-credentials: true\r\n";
+            raw.next().await.send(format!("HTTP/1.1 200 OK\r\n{said}content-length: 2\r\n\r\n{{}}")).await;
+            let answer = client.answer().await.unwrap();
+            assert_eq!(allowed(&answer).as_deref(), allows);
+            assert_eq!(answer.head.all("access-control-allow-origin").len(), usize::from(allows.is_some()));
+            assert_eq!(answer.head.text("access-control-allow-credentials"), None);
+        }
     });
 }
