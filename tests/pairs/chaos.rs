@@ -41,6 +41,11 @@ fn on_bootstrap() {
 }
 
 #[test]
+fn on_lmcache() {
+    survives(Connector::Lmcache);
+}
+
+#[test]
 fn on_nccl() {
     survives(Connector::Nccl);
 }
@@ -86,7 +91,7 @@ fn survives(connector: Connector) {
         let exchange = Exchange::default();
         let ledger = exchange.serve().unwrap();
         let shape = match connector {
-            // Nobody answers alone: with no prefill worker left, requests fail as fast as they come.
+            // Nobody answers alone.
             Connector::Nccl => Shape { prefills: 4, decodes: 4, connector },
             _ => FLEET.by(connector),
         };
@@ -94,21 +99,14 @@ fn survives(connector: Connector) {
         let early = if connector == Connector::Nccl { Some(front(shape, &[]).await) } else { None };
         let announce = early.as_ref().and_then(|site| site.app.announce_address());
         let announce = announce.map(|address| format!("--announce {address}")).unwrap_or_default();
-        let mut fleet = Vec::new();
-        for (place, role) in shape.roles().enumerate() {
-            let role = if role == PairRole::Prefill { "--prefill" } else { "" };
-            let arguments = format!(
-                "{role} --connector {} --exchange {ledger} --seed {} --kv-port {} {announce}",
-                connector.as_str(),
-                place + 1,
-                kv_port(place)
-            );
-            fleet.push(Remote::start("0", arguments).await);
-        }
+        let mut fleet = workers(shape, &format!("--exchange {ledger} {announce}")).await;
         let site = Arc::new(match early {
             Some(site) => site,
             None => front(shape, &fleet).await,
         });
+        if let Some(proxy) = site.app.readiness_address() {
+            exchange.set_proxy(proxy);
+        }
         all_are_well(&site, fleet.len()).await;
         let progress = Arc::new(Progress::default());
         let mut clients = JoinSet::new();
@@ -140,9 +138,25 @@ async fn front(shape: Shape, fleet: &[Remote]) -> Site {
     settings.breaker.enabled = false;
     // Of prompts that a decode worker computes by itself.
     (settings.router.times.stream_idle, settings.router.times.response_header) = (limit, limit);
+    // Else requests that find no prefill worker fail as fast as they come, and that is most of them.
+    let waits = shape.connector == Connector::Nccl;
+    settings.router.admission.no_worker_wait = limit.filter(|_| waits);
     let pairs = settings.router.pairs.as_mut().unwrap();
+    pairs.ready_timeout = Duration::from_millis(500);
     (pairs.prefill_timeout, pairs.first_byte_timeout) = (limit, limit);
     Site { app: site::start(&settings).await, workers: Vec::new() }
+}
+
+/// The workers, with these arguments beside their own.
+async fn workers(shape: Shape, shared: &str) -> Vec<Remote> {
+    let mut fleet = Vec::new();
+    for (place, role) in shape.roles().enumerate() {
+        let role = if role == PairRole::Prefill { "--prefill" } else { "" };
+        let (connector, seed, kv_port) = (shape.connector.as_str(), place + 1, kv_port(place));
+        let own = format!("{role} --connector {connector} --seed {seed} --kv-port {kv_port}");
+        fleet.push(Remote::start("0", format!("{own} {shared}")).await);
+    }
+    fleet
 }
 
 /// All workers are on the list and may be chosen.
@@ -240,8 +254,8 @@ async fn finished(
         exchange.violations(),
     );
     // A worker that was killed is back at the next probe, by when hundreds have found no prefill worker.
-    assert!(hurt >= 3 && pairs <= count as u64 && handed_over > pairs / 4 && retries > 0);
-    // Where a decode worker computes nothing by itself, many more find nobody.
-    let tenths = if sum("forebay_pd_pairs_total", &["nccl"]) > 0 { 4 } else { 7 };
-    assert!(answered > count as u64 * tenths / 10, "{answered} of {count}");
+    // A request that waits for a worker is counted for each pair that it begins.
+    let may_wait = sum("forebay_pd_pairs_total", &["nccl"]) > 0;
+    assert!(hurt >= 3 && (pairs <= count as u64 || may_wait) && handed_over > pairs / 4 && retries > 0);
+    assert!(answered > count as u64 * 7 / 10, "{answered} of {count}");
 }

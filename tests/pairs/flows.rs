@@ -4,7 +4,7 @@ use forebay_pd::Connector;
 use forebay_sim::expected_text;
 use forebay_tests::run;
 
-use crate::setting::{ONE_EACH, Shape, completion, text};
+use crate::setting::{ONE_EACH, Shape, alike, completion, text};
 
 /// Path, body without its end, and whether the answer's text is where completions have it.
 const BODIES: [(&str, &str); 5] = [
@@ -24,7 +24,7 @@ const BODIES: [(&str, &str); 5] = [
 #[test]
 fn every_endpoint_is_prefilled_by_one_worker_and_answered_by_the_other_on_every_connector() {
     run(async {
-        for connector in Connector::ALL {
+        for connector in alike() {
             let setting = ONE_EACH.by(connector).start().await;
             let mut client = setting.site.client().await;
             let mut sent = 0;

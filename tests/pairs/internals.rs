@@ -3,7 +3,7 @@
 use forebay_pd::Connector;
 use forebay_tests::run;
 
-use crate::setting::ONE_EACH;
+use crate::setting::{ONE_EACH, alike};
 
 /// Members that a client sends; each holds the word `evil`.
 const DOORS: [&str; 14] = [
@@ -34,7 +34,7 @@ const BODIES: [(&str, &str); 5] = [
 #[test]
 fn no_client_says_anything_of_hand_overs() {
     run(async {
-        for connector in Connector::ALL {
+        for connector in alike() {
             let setting = ONE_EACH.by(connector).start().await;
             let mut client = setting.site.client().await;
             for (path, start) in BODIES {
@@ -66,5 +66,31 @@ fn no_client_says_anything_of_hand_overs() {
             setting.site.quiet().await;
             setting.no_violation();
         }
+    });
+}
+
+#[test]
+fn nor_where_the_prefill_worker_makes_the_first_token() {
+    run(async {
+        let setting = ONE_EACH.by(Connector::Lmcache).start().await;
+        let mut client = setting.site.client().await;
+        for (path, start) in BODIES {
+            for door in DOORS {
+                let door = if door.ends_with("evil") { format!("{door}\"") } else { door.to_owned() };
+                let body = format!("{start}{door}}}");
+                let answer = client.post(path, &body).await;
+                assert_eq!(answer.status(), 200, "{path} {door}: {}", answer.text());
+            }
+        }
+        let paths = BODIES.map(|(path, _)| path).into_iter().chain(["/tokenize"]);
+        for (path, worker) in
+            paths.flat_map(|path| [setting.prefill(0), setting.decode(0)].map(|w| (path, w)))
+        {
+            for leg in worker.requests_to(path) {
+                assert!(!leg.text().contains("evil"), "{path}: {}", leg.text());
+            }
+        }
+        assert!(setting.exchange.transfers() > 10);
+        setting.no_violation();
     });
 }

@@ -7,6 +7,8 @@ mod chaos;
 #[cfg(test)]
 mod conditions;
 #[cfg(test)]
+mod disagg;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod fleet;

@@ -10,7 +10,7 @@ use forebay_sim::{PairRole, Recorded, Worker, WorkerOptions};
 use forebay_tests::run;
 use forebay_workers::{Ranks, Role};
 
-use crate::setting::{ONE_EACH, Setting, Shape, completion};
+use crate::setting::{ONE_EACH, Setting, Shape, alike, completion};
 
 const RANK: &str = "x-data-parallel-rank";
 
@@ -52,7 +52,7 @@ fn legs_of(worker: &Worker) -> Vec<Recorded> {
 #[test]
 fn each_leg_names_the_rank_that_was_chosen_for_it_and_every_rank_gets_its_turn() {
     run(async {
-        for connector in Connector::ALL {
+        for connector in alike() {
             let setting = start(ONE_EACH.by(connector)).await;
             let mut client = setting.site.client().await;
             for i in 0..16 {
@@ -75,7 +75,7 @@ fn each_leg_names_the_rank_that_was_chosen_for_it_and_every_rank_gets_its_turn()
                 let [from, to] = [prefill, decode].map(|leg| u64::from(rank_of(leg)));
                 let wanted = match connector {
                     Connector::Bootstrap => ([Some(from), None], [Some(to), Some(from)]),
-                    Connector::Nixl | Connector::NixlPush | Connector::Nccl => ([None; 2], [None; 2]),
+                    _ => ([None; 2], [None; 2]),
                 };
                 assert_eq!((names(prefill), names(decode)), wanted, "{connector:?}");
             }
@@ -89,7 +89,7 @@ fn each_leg_names_the_rank_that_was_chosen_for_it_and_every_rank_gets_its_turn()
 #[test]
 fn a_rank_that_either_leg_is_refused_is_learnt_and_the_client_does_not_notice() {
     run(async {
-        for connector in Connector::ALL {
+        for connector in alike() {
             let setting = start(ONE_EACH.by(connector)).await;
             let mut client = setting.site.client().await;
             for (worker, ranks) in [(setting.prefill(0), 5..7), (setting.decode(0), 3..4)] {
@@ -146,7 +146,7 @@ fn another_number_of_ranks_than_was_given_is_told_with_the_flag_of_the_role() {
                 (setting.decode(0).url().parse().unwrap(), Role::Decode),
             ];
             let prefill_policy = PolicySettings::default();
-            settings.roles = Some(RoleSettings { workers, prefill_policy, announced: None });
+            settings.roles = Some(RoleSettings { workers, prefill_policy, announced: None, readiness: None });
             [settings.prefill_ranks, settings.ranks] = given.map(self::given);
             let app = App::start(&settings).unwrap();
             let error = StartupError::ranks(&app.misfit().await).to_string();

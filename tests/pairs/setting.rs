@@ -1,15 +1,17 @@
 //! Prefill and decode workers with the application in front of them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::settings::{RoleSettings, Settings};
 use forebay_pd::Connector;
+use forebay_pd::lmcache::Receiver;
 use forebay_policy::{LoadKind, PolicyKind, PolicySettings};
 use forebay_router::PairSettings;
-use forebay_sim::{Exchange, Handing, PairOptions, PairRole, Worker, WorkerOptions};
+use forebay_sim::{Exchange, Handing, PairOptions, PairRole, Speech, Worker, WorkerOptions};
 use forebay_tests::announcing::{self, Announced, Beats};
 use forebay_tests::{Site, site};
-use forebay_workers::Role;
+use forebay_workers::{Role, WorkerUrl};
 
 /// The site; its workers are the prefill workers, then the decode workers.
 pub(crate) struct Setting {
@@ -21,7 +23,18 @@ pub(crate) struct Setting {
 
 /// Where the others reach the worker of this number, if they were to.
 pub(crate) fn kv_port(i: usize) -> u16 {
-    21_001 + u16::try_from(i).unwrap()
+    21_001 + 10 * u16::try_from(i).unwrap()
+}
+
+/// Where the worker of this number takes in blocks: it has two ranks.
+fn receiver(i: usize) -> Receiver {
+    let port = kv_port(i);
+    Receiver::new("127.0.0.1", vec![port, port + 1], vec![port + 2, port + 3]).unwrap()
+}
+
+/// The connectors whose legs are of the client's own API.
+pub(crate) fn alike() -> impl Iterator<Item = Connector> {
+    Connector::ALL.into_iter().filter(|connector| !connector.makes_first_token())
 }
 
 /// How many of each, and how they hand over.
@@ -46,6 +59,7 @@ impl Shape {
             Connector::NixlPush => Handing::Push,
             Connector::Bootstrap => Handing::Room,
             Connector::Nccl => Handing::Named { port: 0 },
+            Connector::Lmcache => Handing::Disagg { port: 0, speech: Speech::default() },
         };
         let lease = Duration::from_secs(30);
         let pair = Some(PairOptions { role, handing, lease, exchange: exchange.clone() });
@@ -68,7 +82,9 @@ impl Shape {
             .enumerate()
             .map(|(i, role)| {
                 let mut made = self.options(role, &exchange);
-                if let Some(PairOptions { handing: Handing::Named { port }, .. }) = &mut made.pair {
+                if let Some(PairOptions { handing, .. }) = &mut made.pair
+                    && let Handing::Named { port } | Handing::Disagg { port, .. } = handing
+                {
                     *port = kv_port(i);
                 }
                 options(&mut made);
@@ -89,6 +105,9 @@ impl Shape {
             }
             app.reader().wait_for(|world| world.workers().iter().all(|worker| worker.eligible())).await;
         }
+        if let Some(proxy) = app.readiness_address() {
+            exchange.set_proxy(proxy);
+        }
         Setting { site: Site { app, workers }, exchange, prefills: self.prefills, _beats: beats }
     }
 
@@ -108,7 +127,8 @@ impl Shape {
         // Workers of this one announce themselves.
         let announces = self.connector == Connector::Nccl;
         let given = urls.zip(self.roles()).filter(|_| !announces);
-        let roster = given.map(|(url, kind)| (url.parse().unwrap(), role(kind)));
+        let roster: Vec<(WorkerUrl, Role)> =
+            given.map(|(url, kind)| (url.parse().unwrap(), role(kind))).collect();
         let policy = PolicySettings {
             kind: PolicyKind::LeastLoaded,
             load: LoadKind::Tokens,
@@ -116,8 +136,14 @@ impl Shape {
         };
         let mut settings = site::settings(PolicyKind::LeastLoaded, &[]);
         let announced = announces.then(announcing::settings);
-        settings.roles = Some(RoleSettings { workers: roster.collect(), prefill_policy: policy, announced });
-        settings.router.pairs = Some(PairSettings { connector: self.connector, ..PairSettings::default() });
+        let is_told = self.connector == Connector::Lmcache;
+        let readiness = is_told.then(announcing::settings);
+        let receivers = roster.iter().enumerate().filter(|(_, (_, role))| *role == Role::Decode);
+        let receivers = receivers.map(|(i, (url, _))| (url.as_str().to_owned(), receiver(i))).collect();
+        settings.roles = Some(RoleSettings { workers: roster, prefill_policy: policy, announced, readiness });
+        let pairs = PairSettings::default();
+        settings.router.pairs =
+            Some(PairSettings { connector: self.connector, receivers: Arc::new(receivers), ..pairs });
         settings
     }
 }

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use forebay::settings::{AnnouncedSettings, Listen};
+use forebay::settings::{Listen, WorkerSocket};
 use forebay_discovery::Range;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,9 +27,9 @@ pub struct Beats {
 }
 
 /// A free port of this machine, and the ranges that are usual.
-pub fn settings() -> AnnouncedSettings {
+pub fn settings() -> WorkerSocket {
     let listen = Listen { host: std::net::Ipv4Addr::LOCALHOST.into(), port: 0 };
-    AnnouncedSettings { listen, allow: Range::usual() }
+    WorkerSocket { listen, allow: Range::usual() }
 }
 
 impl Announced {

@@ -1,62 +1,30 @@
-//! The socket on which workers announce themselves, and the task behind it. Whoever may not is not listened to.
+//! The socket on which workers announce themselves. Whoever may not is not listened to.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, interval, timeout};
-use tracing::{debug, warn};
+use tokio::time::Instant;
 
 use crate::allow::Range;
 use crate::announced::{Announced, Heard, MOST};
 use crate::announcement::Announcement;
+use crate::hearing::{Hearing, Listener, Terms, Unheard};
 use crate::watch::Watcher;
-use crate::zmtp::{Message, Peer};
+use crate::zmtp::Socket;
 
-/// Connections at a time. One that restarts may have two for a while.
+/// Connections at a time. A worker that restarts may have two for a while.
 const CONNECTIONS: usize = 2 * MOST;
 
-/// Longest time that a peer may take to greet, and between two messages.
-const GREETING: Duration = Duration::from_secs(10);
+/// Longest silence. Workers speak every three seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What became of announcements.
 #[derive(Clone)]
 pub struct AnnouncementMetrics {
-    results: [IntCounter; Taken::ALL.len()],
-}
-
-/// What became of one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    /// It is believed.
-    Heard,
-    /// It is none, or its connection speaks something else.
-    Malformed,
-    /// It comes from elsewhere, or names an address elsewhere.
-    Refused,
-    /// There are too many workers or connections.
-    TooMany,
-    /// Its URL is on the list in another role.
-    OtherRole,
-}
-
-impl Taken {
-    const ALL: [Self; 5] = [Self::Heard, Self::Malformed, Self::Refused, Self::TooMany, Self::OtherRole];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Heard => "heard",
-            Self::Malformed => "malformed",
-            Self::Refused => "refused",
-            Self::TooMany => "too_many",
-            Self::OtherRole => "other_role",
-        }
-    }
+    heard: IntCounter,
+    unheard: [IntCounter; 4],
 }
 
 impl AnnouncementMetrics {
@@ -73,11 +41,8 @@ impl AnnouncementMetrics {
             &["result"],
         )?;
         registry.register(Box::new(family.clone()))?;
-        Ok(Self { results: Taken::ALL.map(|taken| family.with_label_values(&[taken.as_str()])) })
-    }
-
-    fn count(&self, taken: Taken) {
-        self.results[taken as usize].inc();
+        let of = |result| family.with_label_values(&[result]);
+        Ok(Self { heard: of("heard"), unheard: ["malformed", "refused", "too_many", "other_role"].map(of) })
     }
 }
 
@@ -102,106 +67,43 @@ impl Announcements {
     /// # Errors
     /// The listener cannot be used.
     pub async fn run(self, listener: std::net::TcpListener) -> io::Result<()> {
-        let listener = TcpListener::from_std(listener)?;
-        let (this, places) = (Arc::new(self), Arc::new(Semaphore::new(CONNECTIONS)));
-        let mut every_second = interval(Duration::from_secs(1));
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                now = every_second.tick() => {
-                    this.announced().pass(now);
-                    continue;
-                }
-                () = this.watcher.probe.stop.cancelled() => return Ok(()),
-            };
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                Err(error) => {
-                    warn!(%error, "cannot accept a connection for announcements");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            };
-            if !this.allows(peer.ip()) {
-                this.dropped(Taken::Refused, peer, "its address is not in --discovery-allow");
-                continue;
-            }
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                this.dropped(Taken::TooMany, peer, "there are too many connections");
-                continue;
-            };
-            let (this, stop) = (Arc::clone(&this), this.watcher.probe.stop.clone());
-            this.watcher.tasks.clone().spawn(async move {
-                let _place = place;
-                tokio::select! {
-                    () = this.listen_to(stream, peer) => {}
-                    () = stop.cancelled() => {}
-                }
-            });
-        }
+        let terms = Terms {
+            socket: Socket::Router,
+            allow: self.allow.clone(),
+            connections: CONNECTIONS,
+            patience: Some(PATIENCE),
+        };
+        let (stop, tasks) = (self.watcher.probe.stop.clone(), self.watcher.tasks.clone());
+        Hearing { listener: self, terms, stop, tasks }.run(listener).await
     }
+}
 
-    /// One connection, until it ends or is of no use.
-    async fn listen_to(&self, stream: TcpStream, peer: SocketAddr) {
-        let mut socket = match timeout(GREETING, Peer::greet(stream)).await {
-            Ok(Ok(socket)) => socket,
-            Ok(Err(error)) => return self.dropped(Taken::Malformed, peer, &error.to_string()),
-            Err(_) => return self.dropped(Taken::Malformed, peer, "it does not greet"),
-        };
-        loop {
-            match timeout(PATIENCE, socket.message()).await {
-                Ok(Ok(Some(message))) => self.take(&message, peer),
-                Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                    return self.dropped(Taken::Malformed, peer, &error.to_string());
-                }
-                // It has left, or is silent: then it may connect again.
-                Ok(Ok(None) | Err(_)) | Err(_) => return,
-            }
-        }
-    }
-
-    fn take(&self, message: &Message, peer: SocketAddr) {
-        let Message::Single(payload) = message else {
-            return self.dropped(Taken::Malformed, peer, "it has several frames");
-        };
-        let said = match Announcement::read(payload, &self.allow) {
-            Ok(said) => said,
-            Err(why) => {
-                let taken = if why.is_refusal() { Taken::Refused } else { Taken::Malformed };
-                return self.dropped(taken, peer, &why.to_string());
-            }
-        };
-        let heard = self.announced().heard(said, Instant::now());
+impl Listener for Announcements {
+    fn hear(&self, message: &[u8], _connection: u64) -> Result<(), (Unheard, String)> {
+        let said = Announcement::read(message, &self.allow).map_err(|why| {
+            let unheard = if why.is_refusal() { Unheard::Refused } else { Unheard::Malformed };
+            (unheard, why.to_string())
+        })?;
+        let heard = self.announced.lock().unwrap_or_else(PoisonError::into_inner).heard(said, Instant::now());
         match heard {
-            Heard::Known => self.metrics.count(Taken::Heard),
-            Heard::New(host) => {
-                self.metrics.count(Taken::Heard);
-                self.watcher.watch(host.url().clone(), host.role());
-            }
-            Heard::TooMany => self.dropped(Taken::TooMany, peer, "there are too many workers"),
+            Heard::Known => {}
+            Heard::New(host) => drop(self.watcher.watch(host.url().clone(), host.role())),
+            Heard::TooMany => return Err((Unheard::TooMany, "there are too many workers".to_owned())),
             Heard::OtherRole => {
-                self.dropped(Taken::OtherRole, peer, "its URL is on the list in another role");
+                return Err((Unheard::Unfitting, "its URL is on the list in another role".to_owned()));
             }
         }
+        self.metrics.heard.inc();
+        Ok(())
     }
 
-    fn allows(&self, address: IpAddr) -> bool {
-        self.allow.iter().any(|range| range.contains(address))
+    fn count(&self, unheard: Unheard) -> u64 {
+        let counter = &self.metrics.unheard[unheard as usize];
+        counter.inc();
+        counter.get()
     }
 
-    /// Whoever sends much of it must not fill the log.
-    fn dropped(&self, taken: Taken, peer: SocketAddr, why: &str) {
-        self.metrics.count(taken);
-        let count = self.metrics.results[taken as usize].get();
-        if count.is_power_of_two() {
-            warn!(%peer, why, count, "announcements of workers are dropped");
-        } else {
-            debug!(%peer, why, "an announcement of a worker is dropped");
-        }
-    }
-
-    fn announced(&self) -> MutexGuard<'_, Announced> {
-        self.announced.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pass(&self, now: Instant) {
+        self.announced.lock().unwrap_or_else(PoisonError::into_inner).pass(now);
     }
 }

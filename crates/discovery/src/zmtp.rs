@@ -1,4 +1,4 @@
-//! The receiving end of a ZeroMQ connection (ZMTP 3.0 without security, as a ROUTER), as far as announcements need it. No
+//! The receiving end of a ZeroMQ connection (ZMTP 3.0 without security, as a ROUTER or a PULL), as far as it is needed. No
 //! library's: the peer's address has to be known before it is listened to, and a peer must not be able to make this process
 //! reserve what it claims that it will send.
 
@@ -6,7 +6,7 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Longest frame that is taken. Announcements have about a hundred bytes.
+/// Longest frame that is taken. What workers say has about a hundred bytes.
 const FRAME_LIMIT: u64 = 4096;
 
 const MORE: u8 = 1;
@@ -25,8 +25,17 @@ const GREETING: [u8; 64] = {
     greeting
 };
 
-/// A socket of type ROUTER without a name of its own.
-const READY: &[u8] = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER\x08Identity\x00\x00\x00\x00";
+/// What this end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Socket {
+    /// It hears DEALERs. It has no name of its own.
+    Router,
+    /// It hears PUSHes.
+    Pull,
+}
+
+const ROUTER: &[u8] = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER\x08Identity\x00\x00\x00\x00";
+const PULL: &[u8] = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL";
 
 /// One peer.
 pub(crate) struct Peer<S> {
@@ -38,15 +47,24 @@ pub(crate) struct Peer<S> {
 pub(crate) enum Message {
     /// One frame.
     Single(Vec<u8>),
-    /// Several, which no announcement has.
+    /// Several, which nothing has that is waited for here.
     Several,
+}
+
+impl Socket {
+    const fn ready(self) -> &'static [u8] {
+        match self {
+            Self::Router => ROUTER,
+            Self::Pull => PULL,
+        }
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     /// Greets, and hears the peer's greeting.
-    pub(crate) async fn greet(mut stream: S) -> io::Result<Self> {
+    pub(crate) async fn greet(mut stream: S, socket: Socket) -> io::Result<Self> {
         stream.write_all(&GREETING).await?;
-        stream.write_all(READY).await?;
+        stream.write_all(socket.ready()).await?;
         let mut theirs = [0; 64];
         // Whoever speaks something else has said so in the first bytes, and may never send more.
         stream.read_exact(&mut theirs[..11]).await?;
@@ -88,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             _ => self.stream.read_u64().await?,
         };
         if length > FRAME_LIMIT {
-            return Err(broken("a frame is longer than any announcement"));
+            return Err(broken("a frame is longer than anything that is waited for"));
         }
         let mut frame = vec![0; usize::try_from(length).unwrap_or(0)];
         self.stream.read_exact(&mut frame).await?;

@@ -34,7 +34,7 @@ pub struct PromptFacts {
     pub prompts: u64,
 }
 
-/// Why a request goes to a decode worker alone.
+/// Why a request goes to one worker alone: a decode worker, unless something else is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Bypass {
     /// Its route has nothing to hand over.
@@ -55,11 +55,19 @@ pub enum Bypass {
     Short,
     /// The decode worker holds most of the prompt.
     Cached,
+    /// It has tools, or calls of them, which are read out of a whole answer.
+    Tools,
+    /// What is thought is told apart from what is said in a whole answer.
+    Reasoning,
+    /// It asks for something that depends on all tokens of the answer.
+    Options,
+    /// It is for one token, which a prefill worker makes by itself.
+    OneToken,
 }
 
 impl Bypass {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Route,
         Self::Choices,
         Self::BeamSearch,
@@ -69,6 +77,10 @@ impl Bypass {
         Self::Background,
         Self::Short,
         Self::Cached,
+        Self::Tools,
+        Self::Reasoning,
+        Self::Options,
+        Self::OneToken,
     ];
 
     /// Name in metrics and logs.
@@ -83,6 +95,10 @@ impl Bypass {
             Self::Background => "background",
             Self::Short => "short",
             Self::Cached => "cached",
+            Self::Tools => "tools",
+            Self::Reasoning => "reasoning",
+            Self::Options => "options",
+            Self::OneToken => "one_token",
         }
     }
 

@@ -15,6 +15,8 @@ pub enum Connector {
     Bootstrap,
     /// P2P NCCL: both legs have a request id that names both workers.
     Nccl,
+    /// LMCache: the prefill worker writes to a receiver that its leg names, and makes the first token.
+    Lmcache,
 }
 
 /// In which order the legs go.
@@ -28,7 +30,7 @@ pub enum Order {
 
 impl Connector {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Nixl, Self::NixlPush, Self::Bootstrap, Self::Nccl];
+    pub const ALL: [Self; 5] = [Self::Nixl, Self::NixlPush, Self::Bootstrap, Self::Nccl, Self::Lmcache];
 
     /// Name in the command line, the config file and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -37,6 +39,7 @@ impl Connector {
             Self::NixlPush => "nixl_push",
             Self::Bootstrap => "bootstrap",
             Self::Nccl => "nccl",
+            Self::Lmcache => "lmcache",
         }
     }
 
@@ -49,7 +52,7 @@ impl Connector {
     pub const fn pairs_by_request_id(self) -> bool {
         match self {
             Self::NixlPush | Self::Nccl => true,
-            Self::Nixl | Self::Bootstrap => false,
+            Self::Nixl | Self::Bootstrap | Self::Lmcache => false,
         }
     }
 
@@ -57,7 +60,7 @@ impl Connector {
     /// decode worker that was chosen can use it.
     pub const fn names_the_attempt(self) -> bool {
         match self {
-            Self::NixlPush | Self::Bootstrap | Self::Nccl => true,
+            Self::NixlPush | Self::Bootstrap | Self::Nccl | Self::Lmcache => true,
             Self::Nixl => false,
         }
     }
@@ -66,7 +69,7 @@ impl Connector {
     pub const fn names_workers(self) -> bool {
         match self {
             Self::Nccl => true,
-            Self::Nixl | Self::NixlPush | Self::Bootstrap => false,
+            Self::Nixl | Self::NixlPush | Self::Bootstrap | Self::Lmcache => false,
         }
     }
 
@@ -75,7 +78,7 @@ impl Connector {
     pub const fn decodes_alone(self) -> bool {
         match self {
             Self::Nccl => false,
-            Self::Nixl | Self::NixlPush | Self::Bootstrap => true,
+            Self::Nixl | Self::NixlPush | Self::Bootstrap | Self::Lmcache => true,
         }
     }
 
@@ -83,7 +86,7 @@ impl Connector {
     pub const fn may_be_concurrent(self) -> bool {
         match self {
             Self::Nccl => true,
-            Self::Nixl | Self::NixlPush | Self::Bootstrap => false,
+            Self::Nixl | Self::NixlPush | Self::Bootstrap | Self::Lmcache => false,
         }
     }
 
@@ -91,7 +94,15 @@ impl Connector {
     pub const fn hands_over_unsaid(self) -> bool {
         match self {
             Self::Nccl => true,
-            Self::Nixl | Self::NixlPush | Self::Bootstrap => false,
+            Self::Nixl | Self::NixlPush | Self::Bootstrap | Self::Lmcache => false,
+        }
+    }
+
+    /// Whether the prefill worker makes the answer's first token, behind which the decode worker goes on.
+    pub const fn makes_first_token(self) -> bool {
+        match self {
+            Self::Lmcache => true,
+            Self::Nixl | Self::NixlPush | Self::Bootstrap | Self::Nccl => false,
         }
     }
 
@@ -99,7 +110,7 @@ impl Connector {
     pub const fn takes_batches(self) -> bool {
         match self {
             Self::Bootstrap => true,
-            Self::Nixl | Self::NixlPush | Self::Nccl => false,
+            Self::Nixl | Self::NixlPush | Self::Nccl | Self::Lmcache => false,
         }
     }
 
@@ -107,7 +118,7 @@ impl Connector {
     pub const fn needs_peer(self) -> bool {
         match self {
             Self::NixlPush => true,
-            Self::Nixl | Self::Bootstrap | Self::Nccl => false,
+            Self::Nixl | Self::Bootstrap | Self::Nccl | Self::Lmcache => false,
         }
     }
 
@@ -115,14 +126,14 @@ impl Connector {
     pub const fn waits_for_peer(self) -> bool {
         match self {
             Self::NixlPush | Self::Bootstrap | Self::Nccl => true,
-            Self::Nixl => false,
+            Self::Nixl | Self::Lmcache => false,
         }
     }
 
     /// The order of the legs, given whether the prefill worker's coordinates are known.
     pub const fn order(self, peer_known: bool) -> Order {
         match self {
-            Self::Nixl | Self::Nccl => Order::PrefillFirst,
+            Self::Nixl | Self::Nccl | Self::Lmcache => Order::PrefillFirst,
             Self::NixlPush if !peer_known => Order::PrefillFirst,
             Self::NixlPush | Self::Bootstrap => Order::Both,
         }
@@ -134,6 +145,8 @@ impl Connector {
             Self::NixlPush => nixl_push::TABLE,
             Self::Bootstrap => bootstrap::TABLE,
             Self::Nccl => nccl::TABLE,
+            // Its legs are another API's.
+            Self::Lmcache => &[],
         }
     }
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use forebay_openai::{BodyError, Members};
 
 use crate::connector::Connector;
+use crate::lmcache::First;
 use crate::peer::Peer;
 
 /// The member that carries the hand-over in requests and answers.
@@ -29,6 +30,8 @@ pub struct Prefilled {
     pub is_incomplete: bool,
     /// Where the worker is reached, if it pushes.
     pub peer: Option<Peer>,
+    /// The first token of the answer, if the worker tells it.
+    pub first: Option<Box<First>>,
     /// Tokens of the prompt.
     pub prompt_tokens: Option<u64>,
     /// Those of them that the prefill worker had cached, where the decode worker will not tell it by itself.
@@ -73,6 +76,9 @@ impl Prefilled {
     /// # Errors
     /// [`BodyError`] if it is no JSON object.
     pub fn read(answer: &Bytes, connector: Connector, now_ms: u64) -> Result<Self, BodyError> {
+        if connector == Connector::Lmcache {
+            return Self::with_first(answer, now_ms);
+        }
         let mut prefilled = Self::default();
         if connector.hands_over_unsaid() {
             prefilled.hand_over = Some(HandOver::new(Bytes::new(), now_ms));
@@ -99,6 +105,14 @@ impl Prefilled {
             prefilled.cached_tokens = None;
         }
         Ok(prefilled)
+    }
+
+    /// What is handed over is the first token; the blocks have gone by another way.
+    fn with_first(answer: &Bytes, now_ms: u64) -> Result<Self, BodyError> {
+        let first = First::read(answer)?;
+        let hand_over = first.as_ref().map(|_| HandOver::new(Bytes::new(), now_ms));
+        let prompt_tokens = first.as_ref().and_then(|first| first.prompt_tokens);
+        Ok(Self { hand_over, first: first.map(Box::new), prompt_tokens, ..Self::default() })
     }
 
     fn usage(&mut self, answer: &[u8], at: usize) -> Result<(), BodyError> {

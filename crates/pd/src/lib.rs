@@ -11,6 +11,7 @@
 //! - [`peer`]: where a prefill worker is reached that pushes its blocks
 //! - `table`: how the splices of a connector are written down; `one_token`: those of a leg that only prefills
 //! - `nixl`, `nixl_push`, `bootstrap`, [`nccl`]: the tables
+//! - [`lmcache`]: the same of the one connector whose legs are another API's, and its answers
 //! - [`legs`]: bodies of both legs by these tables
 //! - [`plan`]: what to do next
 //! - [`answer`]: what the client must not see of an answer, and the count of cached tokens put right
@@ -38,6 +39,8 @@ mod nixl_push;
 mod bootstrap;
 
 pub mod nccl;
+
+pub mod lmcache;
 
 pub mod legs;
 

@@ -49,6 +49,10 @@ pub enum Happened {
     Prefilled(Option<HandOver>),
     /// The prefill leg failed.
     PrefillFailed(LegFailure),
+    /// The prefill leg is over, and its answer is all that there is to say.
+    PrefillWasAll,
+    /// The prefill leg is over, but not all of the worker's ranks have said in time that they have handed over.
+    NotReady,
     /// There is no prefill worker to ask, or none that was not asked yet.
     NoPrefill,
     /// The answer of the decode leg can go to the client.
@@ -68,6 +72,8 @@ pub enum Happened {
 pub enum Recompute {
     /// The prefill worker handed nothing over, or not all that is needed.
     NoHandOver,
+    /// Nobody said that all blocks have been handed over.
+    NotReady,
     /// No prefill worker did its work.
     PrefillFailed,
     /// No prefill worker is well, or none has the version of the decode worker.
@@ -78,12 +84,14 @@ pub enum Recompute {
 
 impl Recompute {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::NoHandOver, Self::PrefillFailed, Self::NoPrefill, Self::DecodeFailed];
+    pub const ALL: [Self; 5] =
+        [Self::NoHandOver, Self::NotReady, Self::PrefillFailed, Self::NoPrefill, Self::DecodeFailed];
 
     /// Name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoHandOver => "no_hand_over",
+            Self::NotReady => "not_ready",
             Self::PrefillFailed => "prefill_failed",
             Self::NoPrefill => "no_prefill",
             Self::DecodeFailed => "decode_failed",
@@ -195,6 +203,12 @@ impl Plan {
         match happened {
             Happened::Prefilled(hand_over) => self.prefilled(hand_over, now_ms),
             Happened::PrefillFailed(failure) => self.prefill_failed(failure),
+            Happened::PrefillWasAll => Step::GivePrefill,
+            Happened::NotReady => {
+                // Nothing was sent to the decode worker.
+                self.decoding = false;
+                self.plain(Recompute::NotReady)
+            }
             Happened::NoPrefill => self.plain(Recompute::NoPrefill),
             Happened::DecodeBegan => {
                 self.began = true;

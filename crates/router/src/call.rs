@@ -69,7 +69,7 @@ impl Call {
         if forwarded.answer.status == StatusCode::SWITCHING_PROTOCOLS {
             return self.tunnelled(forwarded, patience);
         }
-        let Forwarded { mut answer, leg, chosen, correction } = forwarded;
+        let Forwarded { mut answer, leg, chosen, correction, continuation } = forwarded;
         if let Some(chosen) = chosen.as_ref().filter(|_| expose) {
             headers::expose(&mut answer.headers, leg.worker().name(), &chosen.choice);
         }
@@ -89,7 +89,17 @@ impl Call {
         let is_kept = self.is_kept && answer.status.is_success();
         let keeper = is_kept.then(|| Keeper::new(stored, leg.worker(), record.account.world.epoch()));
         let dialect = self.route.dialect;
-        let manner = Manner { complete, records, dialect, patience, report, correction, keeper, renamed };
+        let manner = Manner {
+            complete,
+            records,
+            dialect,
+            patience,
+            report,
+            correction,
+            continuation,
+            keeper,
+            renamed,
+        };
         let relay = Relay::new(answer.body, leg, record, manner);
         let mut response = Response::new(ResponseBody::Relay(Box::new(relay)));
         *response.status_mut() = answer.status;

@@ -42,8 +42,8 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// A worker that was not tried yet. Where both legs name the workers, one that has not said where it is reached is as
-    /// good as tried.
+    /// A worker that was not tried yet. One of whom legs have to say where it is reached, and nobody knows, is as good as
+    /// tried.
     pub(crate) fn choose(&self, leg: LegKind, pool: &Pool, tried: &mut Tried, attempt: u32) -> Found {
         let question = Ask {
             prefix: self.asked.prefix.as_ref(),
@@ -54,17 +54,25 @@ impl<'a> Pair<'a> {
             now_ms: self.forward.now_ms,
         };
         let request = if pool.is_noted() { self.forward.head.id() } else { &[] };
-        let is_named = self.pairs.settings.connector.names_workers();
         loop {
             let selected = pool.select_for(Asker { request, attempt }, &question, tried)?;
             match selected.as_ref().map(|selected| selected.guard.worker()) {
-                Some(worker) if is_named && worker.host().kv_address().is_none() => tried.add(worker.slot()),
+                Some(worker) if !self.is_reached(leg, worker) => tried.add(worker.slot()),
                 _ => {
                     selected.iter().for_each(|selected| note(selected.guard.worker(), &selected.choice));
                     return Ok(selected);
                 }
             }
         }
+    }
+
+    /// Whether it is known where others reach it, as far as a leg has to say so.
+    fn is_reached(&self, leg: LegKind, worker: &Worker) -> bool {
+        let connector = self.pairs.settings.connector;
+        if connector.makes_first_token() {
+            return leg == LegKind::Prefill || self.receiver(worker).is_some();
+        }
+        !connector.names_workers() || worker.host().kv_address().is_some()
     }
 
     /// The id that both legs of a new attempt have, if they find each other by it.

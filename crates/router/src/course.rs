@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_pd::lmcache::First;
 use forebay_pd::{Correction, HandOver, Happened, LegFailure, LegKind, Plan, Room, Step};
 use forebay_workers::{Pool, Reader, Selected, Tried, Worker};
 use http::HeaderValue;
 
 use crate::clock;
 use crate::decode::DecodeEnd;
+use crate::disagg::{Disagg, Unwritten};
 use crate::failure::Failure;
 use crate::forward::exhausted;
 use crate::forwarded::Forwarded;
@@ -49,6 +51,8 @@ pub(crate) struct Course<'a> {
     /// The first prefill worker that answered 500. It was its fault if another one does better.
     pub doubted: Option<Leg>,
     pub failure: Option<Failure>,
+    /// What it carries along, if the prefill worker makes the first token.
+    pub disagg: Option<Box<Disagg>>,
 }
 
 impl Course<'_> {
@@ -67,7 +71,13 @@ impl Course<'_> {
                 if let (Some(slot), Some(peer)) = (slot, prefilled.peer) {
                     self.pairs.learn_peer(slot, peer);
                 }
-                Happened::Prefilled(prefilled.hand_over)
+                match self.all_of(prefilled.first) {
+                    Some(answer) => {
+                        self.from_prefill = Some(answer);
+                        Happened::PrefillWasAll
+                    }
+                    None => Happened::Prefilled(prefilled.hand_over),
+                }
             }
             PrefillEnd::Answered(failure, mut answer) => {
                 match (failure, self.doubted.take()) {
@@ -95,6 +105,12 @@ impl Course<'_> {
             self.pairs.forget_peer(slot);
         }
         self.next(happened)
+    }
+
+    /// The client's answer, if the first token is all of it.
+    fn all_of(&mut self, first: Option<Box<First>>) -> Option<Box<Forwarded>> {
+        let (disagg, legs) = (self.disagg.as_mut()?, self.legs.as_ref()?);
+        disagg.begins_with(*first?, &legs.prefiller)
     }
 
     /// The decode leg answers, or is over. `hand_over` is what it was given.
@@ -140,6 +156,14 @@ impl Course<'_> {
         self.failure = Some(Failure::WorkerDied);
         self.suspect_prefiller();
         self.next(Happened::DecodeFailed(LegFailure::Broken))
+    }
+
+    /// The blocks are not where a decode worker would read them.
+    pub(crate) fn unwritten(&mut self, why: Unwritten) -> Step {
+        match why {
+            Unwritten::TooLong => self.next(Happened::NotReady),
+            Unwritten::Lost => self.prefiller_lost(),
+        }
     }
 
     fn suspect_prefiller(&mut self) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use forebay_openai::{RecordKind, SseScanner};
+use forebay_pd::lmcache::Continuation;
 use forebay_pd::{Correction, Endpoint, LegFailure};
 use forebay_workers::Guard;
 use http::header::CONTENT_LENGTH;
@@ -61,6 +62,8 @@ pub(crate) struct DecodeLeg<'a> {
     pub chosen_ms: u64,
     /// What is put right in a whole answer.
     pub correction: Correction,
+    /// The first token, if another worker made it.
+    pub continuation: Option<Box<Continuation>>,
     /// What goes with the answer.
     pub chosen: Chosen,
 }
@@ -106,7 +109,9 @@ impl DecodeLeg<'_> {
             Ok(RecordKind::Error) => answered(LegFailure::Doubtful, answer, leg),
             Ok(_) => {
                 let chosen = Some(self.chosen);
-                DecodeEnd::Began(Box::new(Forwarded { chosen, ..Forwarded::of_leg(answer, leg) }))
+                let continuation = self.continuation.filter(|_| is_stream);
+                let forwarded = Forwarded { chosen, continuation, ..Forwarded::of_leg(answer, leg) };
+                DecodeEnd::Began(Box::new(forwarded))
             }
             Err(error) => {
                 tracing::warn!(worker = leg.worker().name(), %error, "the answer of a decode leg broke off");
@@ -124,7 +129,11 @@ impl DecodeLeg<'_> {
         let body = std::mem::replace(&mut answer.body, Upstream::ready(Bytes::new()));
         let content = body.collect(ANSWER_LIMIT).await?;
         answer.headers.remove(CONTENT_LENGTH);
-        answer.body = Upstream::ready(self.correction.of_answer(content.into()));
+        let content = content.into();
+        answer.body = Upstream::ready(match &self.continuation {
+            None => self.correction.of_answer(content),
+            Some(continuation) => continuation.of_answer(&content).ok_or_else(no_completion)?,
+        });
         Ok(())
     }
 
@@ -168,6 +177,11 @@ fn answered(failure: LegFailure, answer: Answer, mut leg: Leg) -> DecodeEnd {
         leg.says_nothing();
     }
     DecodeEnd::Answered(failure, Box::new(Forwarded::of_leg(answer, leg)))
+}
+
+/// What a decode worker answered is not what it was asked for.
+fn no_completion() -> BodyError {
+    BodyError::Io(std::io::ErrorKind::InvalidData.into())
 }
 
 fn joined(before: &Bytes, chunk: &Bytes) -> Bytes {

@@ -109,6 +109,7 @@ impl Order {
             parts: &self.parts,
             made_id: self.made_id.as_ref(),
             replaces_id: false,
+            path: None,
             length: match self.parts.method {
                 http::Method::POST => Length::Exact(self.body.len() as u64),
                 _ => Length::None,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_pd::lmcache::Continuation;
 use forebay_pd::{Correction, Room};
 use forebay_policy::{Choice, Policy};
 use forebay_workers::Selected;
@@ -20,12 +21,14 @@ pub(crate) struct Forwarded {
     pub chosen: Option<Chosen>,
     /// What has to be put right in the answer, if a pair gave it.
     pub correction: Option<Correction>,
+    /// What goes in front of a stream, and how that is rewritten.
+    pub continuation: Option<Box<Continuation>>,
 }
 
 impl Forwarded {
     /// An answer of which no more is known.
     pub(crate) fn of_leg(answer: Answer, leg: Leg) -> Self {
-        Self { answer, leg, chosen: None, correction: None }
+        Self { answer, leg, chosen: None, correction: None, continuation: None }
     }
 }
 

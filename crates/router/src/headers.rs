@@ -228,6 +228,8 @@ pub(crate) struct Written<'a> {
     pub made_id: Option<&'a HeaderValue>,
     /// Whether that id takes the place of the one that the client sent.
     pub replaces_id: bool,
+    /// Replaces the client's target.
+    pub path: Option<&'static str>,
     /// Length of the body, if there is one or one is due.
     pub length: Length,
     /// The protocol that the connection is to speak from then on.
@@ -249,7 +251,8 @@ impl Written<'_> {
 
     /// Writes the head for this worker.
     pub(crate) fn write(&self, url: &WorkerUrl, dp_rank: Option<u32>, out: &mut Vec<u8>) {
-        let target = self.parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        let given = || self.parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        let target = self.path.unwrap_or_else(given);
         out.reserve(512);
         for piece in [
             self.parts.method.as_str(),
@@ -358,6 +361,7 @@ mod tests {
             parts,
             made_id: Some(&id),
             replaces_id: false,
+            path: None,
             length: Length::Exact(7),
             protocol: None,
             authorization: None,
@@ -434,6 +438,7 @@ mod tests {
             parts: &honoured,
             made_id: None,
             replaces_id: false,
+            path: None,
             length: Length::None,
             protocol: None,
             authorization: None,

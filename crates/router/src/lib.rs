@@ -18,8 +18,8 @@
 //! - `stored`: responses that one worker keeps: who has them, and all asked side by side.
 //! - `attempt`: one exchange with one worker; `retry`: whether it is followed by another.
 //! - `pair`: a prefill/decode pair by its plan; `course`: what it has been through; `chosen`: who gets its legs;
-//!   `legs`: what they are sent; `prefill`, `decode`: one leg each; `heed`: what its refusal says; `pairs`: what outlives
-//!   them.
+//!   `legs`: what they are sent; `prefill`, `decode`: one leg each; `heed`: what its refusal says; `disagg`: what is carried
+//!   from one to the other if the first makes the first token; `pairs`: what outlives them.
 //! - [`headers`]: what crosses from one side to the other.
 //! - `refusals`: what a worker's refusal tells of the worker; `ranks`: how it says which data-parallel ranks it has.
 //! - [`upstream`]: connections to workers.
@@ -53,6 +53,7 @@ mod classify;
 mod clock;
 mod course;
 mod decode;
+mod disagg;
 mod emptying;
 pub mod failure;
 mod fanout;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use forebay_openai::BodyError;
 use forebay_pd::{Bypass, Correction, HandOver, Happened, LegKind, Limits, Order, Plan, Recompute, Step};
 use forebay_workers::{Pool, Selected, Tried};
@@ -39,6 +40,11 @@ impl<'a> Pair<'a> {
         if let Some(why) = settings.by_length(self.tokens) {
             return self.bypass(why, None, &mut progress).await;
         }
+        let disagg = match self.disagg() {
+            Ok(disagg) => disagg,
+            Err(Bypass::OneToken) => return self.one_token(&mut progress).await,
+            Err(why) => return self.bypass(why, None, &mut progress).await,
+        };
         if progress.line.is_none() && self.decode.bound().is_some_and(|it| it.is_awaited(self.decode.label()))
         {
             return Err(Failure::Overloaded);
@@ -55,7 +61,7 @@ impl<'a> Pair<'a> {
             return self.bypass(why, Some(place), &mut progress).await;
         }
         self.forward.shard.budget.earn(self.decode.epoch());
-        self.run(self.course(place), &mut progress).await
+        self.run(Course { disagg, ..self.course(place) }, &mut progress).await
     }
 
     async fn bypass(
@@ -104,6 +110,7 @@ impl<'a> Pair<'a> {
             from_decode: None,
             doubted: None,
             failure: None,
+            disagg: None,
         }
     }
 
@@ -169,7 +176,10 @@ impl<'a> Pair<'a> {
         step: Step,
     ) -> Result<Step, Failure> {
         let pairing = self.pairing(legs, course.place.as_ref().map(|place| &**place.guard.worker()));
-        let body = pairing.prefill(&self.asked.body).map_err(broken)?;
+        let (body, selected) = match self.prefill_leg_of(course, legs, selected).await? {
+            Ok(ready) => ready,
+            Err(step) => return Ok(step),
+        };
         let head = self.head(legs, body.len());
         let leg = self.prefill_leg(&head, body);
         let connector = self.pairs.settings.connector;
@@ -186,7 +196,7 @@ impl<'a> Pair<'a> {
         let decode_body = pairing.decode_along(&self.asked.body, peer.as_deref()).map_err(broken)?;
         let decode_head = self.head(legs, decode_body.len());
         let decoder = Arc::clone(place.guard.worker());
-        let decode = self.decode_leg(&decode_head, decode_body, place.choice, course.correction);
+        let decode = self.decode_leg(&decode_head, decode_body, place.choice, (course.correction, None));
         let mut prefill = std::pin::pin!(leg.run(selected));
         let mut decode = std::pin::pin!(decode.run(place.guard));
         let (mut prefilling, mut decoding) = (true, true);
@@ -209,6 +219,28 @@ impl<'a> Pair<'a> {
             };
             if step != Step::Wait {
                 return Ok(step);
+            }
+        }
+    }
+
+    /// The body of the prefill leg; or the next step, if it could not be had.
+    async fn prefill_leg_of(
+        &self,
+        course: &mut Course<'a>,
+        legs: &Legs,
+        selected: Selected,
+    ) -> Result<Result<(Bytes, Selected), Step>, Failure> {
+        if course.disagg.is_none() {
+            let decoder = course.place.as_ref().map(|place| &**place.guard.worker());
+            let body = self.pairing(legs, decoder).prefill(&self.asked.body).map_err(broken)?;
+            return Ok(Ok((body, selected)));
+        }
+        // Boxed, since it would make every pair's future larger.
+        match Box::pin(self.prefill_body(course, legs, selected)).await? {
+            Ok(ready) => Ok(Ok(ready)),
+            Err(end) => {
+                let end = self.heed_prefill(course, end).await?;
+                Ok(Err(self.prefilled(course, |course| course.prefill_ended(end))))
             }
         }
     }
@@ -239,10 +271,21 @@ impl<'a> Pair<'a> {
         self.take_place(course, progress)?;
         let Some(place) = course.place.take() else { return Ok(course.next(Happened::NoDecode)) };
         let decoder = Arc::clone(place.guard.worker());
-        let pairing = self.pairing(&legs, Some(&decoder));
-        let body = pairing.decode(&self.asked.body, &hand_over).map_err(broken)?;
+        let body = match &course.disagg {
+            None => self.pairing(&legs, Some(&decoder)).decode(&self.asked.body, &hand_over),
+            // Boxed, since it would make every pair's future larger.
+            Some(disagg) => match Box::pin(self.decode_body(disagg, &legs.prefiller)).await {
+                Ok(body) => body,
+                Err(why) => {
+                    course.place = Some(place);
+                    return Ok(course.unwritten(why));
+                }
+            },
+        };
+        let body = body.map_err(broken)?;
         let head = self.head(&legs, body.len());
-        let leg = self.decode_leg(&head, body, place.choice, course.correction);
+        let continuation = course.disagg.as_ref().and_then(|disagg| disagg.continuation());
+        let leg = self.decode_leg(&head, body, place.choice, (course.correction, continuation));
         let waits = self.pairs.settings.connector.waits_for_peer();
         let fleet = self.forward.writer.reader();
         let end = tokio::select! {
@@ -265,7 +308,11 @@ impl<'a> Pair<'a> {
     ) -> Result<Forwarded, Failure> {
         let (outcome, answer) = match last {
             Step::Plain(why) => return self.plain(course, why, progress).await,
-            Step::GivePrefill => (PairOutcome::Rejected, course.from_prefill.take()),
+            Step::GivePrefill => {
+                let answer = course.from_prefill.take();
+                let is_all = answer.as_ref().is_some_and(|answer| answer.answer.status.is_success());
+                (if is_all { PairOutcome::PrefillOnly } else { PairOutcome::Rejected }, answer)
+            }
             Step::GiveDecode => (PairOutcome::HandedOver, course.from_decode.take()),
             Step::TimedOut(leg) => {
                 course.count.outcome = PairOutcome::TimedOut;

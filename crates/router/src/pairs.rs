@@ -1,13 +1,14 @@
 //! What the router keeps for prefill/decode pairs: the knobs, the rooms, where prefill workers are reached, the series.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use forebay_pd::lmcache::Receiver;
 use forebay_pd::{Bootstrap, Bypass, Conditions, Connector, LegKind, Order, Peer, Recompute, Room, Rooms};
 use forebay_policy::Slot;
-use forebay_workers::Worker;
+use forebay_workers::{PairSignals, Worker};
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 
 /// Knobs of pairs.
@@ -27,6 +28,10 @@ pub struct PairSettings {
     pub lease: Duration,
     /// Longest time of a prefill leg. `None` is no limit.
     pub prefill_timeout: Option<Duration>,
+    /// Where decode workers take in blocks, by their URLs, where the legs have to say so.
+    pub receivers: Arc<BTreeMap<String, Receiver>>,
+    /// Longest wait for the ranks of a prefill worker to say that they have handed over.
+    pub ready_timeout: Duration,
     /// Longest wait for the first record of a decode leg's answer, or for all of it if it is no stream. `None` is no
     /// limit.
     pub first_byte_timeout: Option<Duration>,
@@ -54,6 +59,8 @@ impl Default for PairSettings {
             allow_version_skew: false,
             lease: Duration::from_secs(30),
             prefill_timeout: Some(Duration::from_secs(300)),
+            receivers: Arc::default(),
+            ready_timeout: Duration::from_secs(10),
             first_byte_timeout: Some(Duration::from_secs(120)),
         }
     }
@@ -86,8 +93,10 @@ pub enum PairOutcome {
     HandedOver,
     /// A decode worker computed the prompt by itself.
     Recomputed,
-    /// The client got the prefill worker's answer.
+    /// The client got the prefill worker's complaint.
     Rejected,
+    /// The first token was the last one too.
+    PrefillOnly,
     /// A leg took too long.
     TimedOut,
     /// Nothing helped.
@@ -100,10 +109,11 @@ pub enum PairOutcome {
 
 impl PairOutcome {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::HandedOver,
         Self::Recomputed,
         Self::Rejected,
+        Self::PrefillOnly,
         Self::TimedOut,
         Self::Failed,
         Self::BegunAnew,
@@ -116,6 +126,7 @@ impl PairOutcome {
             Self::HandedOver => "handed_over",
             Self::Recomputed => "recomputed",
             Self::Rejected => "rejected",
+            Self::PrefillOnly => "prefill_only",
             Self::TimedOut => "timed_out",
             Self::Failed => "failed",
             Self::BegunAnew => "begun_anew",
@@ -150,6 +161,8 @@ impl Drop for PairCount<'_> {
 pub struct Pairs {
     pub(crate) settings: PairSettings,
     pub(crate) metrics: PairMetrics,
+    /// Who waits for blocks.
+    pub(crate) signals: PairSignals,
     rooms: Rooms,
     peers: Mutex<HashMap<Slot, Arc<Peer>>>,
 }
@@ -162,7 +175,12 @@ impl Pairs {
     pub fn new(settings: PairSettings, registry: &Registry) -> Result<Self, prometheus::Error> {
         let metrics = PairMetrics::new(settings.connector, registry)?;
         let rooms = Rooms::new(RandomState::new().hash_one(0_u8));
-        Ok(Self { settings, metrics, rooms, peers: Mutex::default() })
+        Ok(Self { settings, metrics, signals: PairSignals::default(), rooms, peers: Mutex::default() })
+    }
+
+    /// Where workers say that they have handed over.
+    pub fn signals(&self) -> PairSignals {
+        self.signals.clone()
     }
 
     /// A room that no other pair has.
@@ -193,7 +211,8 @@ impl Pairs {
         let port = prefill.bootstrap_port();
         let names = match (self.settings.connector, self.settings.bootstrap) {
             (Connector::Bootstrap, _) => true,
-            (Connector::NixlPush | Connector::Nccl, _) | (Connector::Nixl, Inject::Never) => false,
+            (Connector::NixlPush | Connector::Nccl | Connector::Lmcache, _)
+            | (Connector::Nixl, Inject::Never) => false,
             (Connector::Nixl, Inject::Auto) => port.is_some(),
             (Connector::Nixl, Inject::Always) => true,
         };
@@ -224,7 +243,7 @@ impl PairMetrics {
         )?;
         let bypasses = family(
             "forebay_pd_bypasses_total",
-            "Requests that went to a decode worker alone, by why they were no pairs.",
+            "Requests that went to one worker alone, a prefill worker if they are for one token, by why they were no pairs.",
             &["reason"],
         )?;
         let recomputes = family(

@@ -99,7 +99,7 @@ impl PrefillLeg<'_> {
 }
 
 /// There is no answer: what that says, and of whom.
-fn failed(error: AttemptError, guard: Guard) -> PrefillEnd {
+pub(crate) fn failed(error: AttemptError, guard: Guard) -> PrefillEnd {
     let by_age = error.is_by_age();
     let kind = match error {
         AttemptError::Unreachable(_) => LegFailure::Unreachable,

@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use forebay_openai::Dialect;
+use forebay_openai::{Dialect, Usage};
 use forebay_pd::Correction;
+use forebay_pd::lmcache::Continuation;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::aliases::Renamed;
@@ -59,10 +60,25 @@ pub(crate) struct Manner {
     pub correction: Option<Correction>,
     /// The model's name in it, if the client gave it another one.
     pub renamed: Option<Box<Renamed>>,
+    /// What goes in front of them, if a pair of workers made them together.
+    pub continuation: Option<Box<Continuation>>,
     /// What the worker will report of the prompt, if that is of use.
     pub report: Option<Report>,
     /// Who keeps the answer, if anybody does, until its id has come.
     pub keeper: Option<Keeper>,
+}
+
+impl Manner {
+    /// The counts that a stream has told so far, if it is one.
+    fn told(&self) -> Option<Usage> {
+        let told = self.records.as_ref()?.usage();
+        Some(self.continuation.as_ref().map_or(told, |continuation| continuation.counts(told)))
+    }
+
+    /// Whether what goes on may be longer or shorter than what came.
+    fn edits_records(&self) -> bool {
+        self.records.is_some() && (self.correction.is_some() || self.continuation.is_some())
+    }
 }
 
 impl Relay {
@@ -118,9 +134,10 @@ impl Relay {
         let (goes, has_token) = match &mut self.manner.records {
             Some(records) => {
                 let whole = records.pass(chunk);
-                let goes = match &self.manner.correction {
-                    Some(correction) => correction.of_records(whole),
-                    None => whole,
+                let goes = match (&mut self.manner.continuation, &self.manner.correction) {
+                    (Some(continuation), _) => continuation.of_records(&whole),
+                    (None, Some(correction)) => correction.of_records(whole),
+                    (None, None) => whole,
                 };
                 let goes = match &self.manner.renamed {
                     Some(renamed) => renamed.records(goes),
@@ -158,8 +175,7 @@ impl Relay {
         end(&mut self.leg);
         self.ended = true;
         if let Some(report) = self.manner.report.take() {
-            self.record.account.tokens =
-                report.end(self.manner.records.as_ref().map(|records| records.usage()));
+            self.record.account.tokens = report.end(self.manner.told());
         }
         let records = self.manner.records.as_mut();
         let has_error = records.as_ref().is_some_and(|records| records.has_error());
@@ -203,8 +219,8 @@ impl Relay {
 impl Drop for Relay {
     /// An answer that did not become whole: what its stream had told of tokens by then is noted all the same.
     fn drop(&mut self) {
-        if let (Some(_), Some(records)) = (self.manner.report.take(), &self.manner.records) {
-            self.record.account.tokens = records.usage();
+        if let (Some(_), Some(told)) = (self.manner.report.take(), self.manner.told()) {
+            self.record.account.tokens = told;
         }
     }
 }
@@ -250,10 +266,9 @@ impl Body for ResponseBody {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             // What is put right in an answer changes its length.
-            Self::Relay(relay) if relay.manner.correction.is_some() && relay.manner.records.is_some() => {
+            Self::Relay(relay) if relay.manner.edits_records() || relay.manner.renamed.is_some() => {
                 SizeHint::default()
             }
-            Self::Relay(relay) if relay.manner.renamed.is_some() => SizeHint::default(),
             Self::Relay(relay) => relay.upstream.size_hint(),
             Self::Tunnel(_) => SizeHint::default(),
         }

@@ -271,6 +271,7 @@ impl Router {
             parts,
             made_id: made_id.as_ref(),
             replaces_id: false,
+            path: None,
             length: asked.length(&parts.headers),
             protocol: protocol.as_deref(),
             authorization: None,

@@ -23,7 +23,7 @@ use crate::fleet::Fleet;
 use crate::http1::connection::Patience;
 use crate::log;
 use crate::metrics::Metrics;
-use crate::roster::{self, Roster};
+use crate::roster::{self, DoorAddresses, Doors, Roster};
 use crate::settings::{DrainSettings, Listen, Settings};
 use crate::startup::StartupError;
 
@@ -37,7 +37,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct App {
     address: SocketAddr,
     admin_address: SocketAddr,
-    announce_address: Option<SocketAddr>,
+    door_addresses: DoorAddresses,
     reader: Reader,
     router: Arc<Router>,
     drain: DrainSettings,
@@ -54,8 +54,8 @@ impl App {
         let listener = listen("--port", settings.listen)?;
         let admin_listener = listen("--admin-port", settings.admin)?;
         let (address, admin_address) = (local(&listener)?, local(&admin_listener)?);
-        let door = roster::door(settings, |at| listen("--vllm-discovery-address", at))?;
-        let announce_address = door.as_ref().map(local).transpose()?;
+        let doors = Doors::open(settings, listen)?;
+        let door_addresses = doors.addresses(local)?;
         let ((reader, writer), auditor) = (roster::fleet(settings), Arc::new(Auditor::default()));
         let metrics = Metrics::register(settings, &reader, &auditor).map_err(broken_metrics)?;
         let trials = metrics.trials(&reader, &auditor).map_err(broken_metrics)?;
@@ -80,13 +80,13 @@ impl App {
             stop: stop.clone(),
         };
         let threads = control.data_threads(settings.threads).map_err(internal)?;
-        let roster = Roster::of(settings, door, metrics.announcements);
+        let roster = Roster::of(settings, doors, metrics.announcements, metrics.readiness);
         let run = move || control.run(&runtime, [listener, admin_listener], threads, roster);
         let control = Some(thread("control", run).map_err(internal)?);
         Ok(Self {
             address,
             admin_address,
-            announce_address,
+            door_addresses,
             reader,
             router,
             drain,
@@ -109,7 +109,12 @@ impl App {
 
     /// Where workers announce themselves, if they may.
     pub fn announce_address(&self) -> Option<SocketAddr> {
-        self.announce_address
+        self.door_addresses.announcements
+    }
+
+    /// Where prefill workers say that they have handed over, if they do.
+    pub fn readiness_address(&self) -> Option<SocketAddr> {
+        self.door_addresses.readiness
     }
 
     /// What is known of the fleet.

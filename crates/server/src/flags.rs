@@ -154,13 +154,14 @@ pub struct Flags {
     /// listen on. They are on the list from their first announcement until three are missed [default: none]
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Prefill and decode")]
     pub vllm_discovery_address: Option<Given>,
-    /// From which addresses workers may announce themselves, and which addresses they may name: ranges such as 10.0.0.0/8,
+    /// From which addresses workers may speak of themselves, and which addresses they may name: ranges such as 10.0.0.0/8,
     /// separated by commas [default: this machine and private networks]
     #[arg(long, value_name = "RANGES", help_heading = "Prefill and decode", value_delimiter = ',')]
     pub discovery_allow: Option<Vec<Given>>,
-    /// How KV blocks are handed over: nixl (the decode worker pulls), nixl_push (the prefill worker pushes), bootstrap or
-    /// nccl (P2P NCCL of vLLM up to 0.23; its workers announce themselves, need VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1
-    /// from 0.14 on, and cannot answer without a prefill worker) [default: nixl]
+    /// How KV blocks are handed over: nixl (the decode worker pulls), nixl_push (the prefill worker pushes), bootstrap, nccl
+    /// (P2P NCCL of vLLM up to 0.23; its workers announce themselves, need VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1 from 0.14
+    /// on, and cannot answer without a prefill worker) or lmcache (chat and completions; the prefill worker makes the first
+    /// token) [default: nixl]
     #[arg(
         long,
         value_name = "NAME",
@@ -169,6 +170,27 @@ pub struct Flags {
     )]
     #[serde(alias = "disagg-connector-type")]
     pub kv_connector: Option<Given>,
+    /// With lmcache, where decode workers take in blocks, one port of each kind for each tensor-parallel rank:
+    /// {"http://d1:8000":{"receiver_host":"10.0.0.9","receiver_init_port":[7300],"receiver_alloc_port":[7400]}}
+    /// [default: none]
+    #[arg(long, value_name = "JSON", help_heading = "Prefill and decode")]
+    pub decoder_registry: Option<Given>,
+    /// With lmcache and one decode worker, the host where it takes in blocks [default: none]
+    #[arg(long, value_name = "HOST", help_heading = "Prefill and decode")]
+    pub decoder_host: Option<Given>,
+    /// Its init ports, separated by commas [default: none]
+    #[arg(long, value_name = "PORTS", help_heading = "Prefill and decode", value_delimiter = ',')]
+    pub decoder_init_port: Option<Vec<Given>>,
+    /// Its alloc ports, separated by commas [default: none]
+    #[arg(long, value_name = "PORTS", help_heading = "Prefill and decode", value_delimiter = ',')]
+    pub decoder_alloc_port: Option<Vec<Given>>,
+    /// With lmcache, where prefill workers say that blocks are written (ZeroMQ, as their pd_proxy_host and pd_proxy_port):
+    /// ADDRESS:PORT to listen on, for those in --discovery-allow [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Prefill and decode")]
+    pub lmcache_proxy_address: Option<Given>,
+    /// Longest wait for that, in seconds; a decode worker then computes the prompt itself [default: 10]
+    #[arg(long, value_name = "SECONDS", help_heading = "Prefill and decode")]
+    pub lmcache_ready_timeout_secs: Option<Given>,
     /// Name the prefill worker's bootstrap server in both legs of nixl pairs: auto (if it has a port), always or never
     /// [default: auto]
     #[arg(long, value_name = "WHEN", help_heading = "Prefill and decode")]

@@ -1,7 +1,8 @@
 //! The application: command line, configuration, listeners, admin API. The only crate that knows of all the others.
 //!
 //! Reading order:
-//! - [`command`], [`flags`], [`given`], [`config`], [`resolve`], `limits`, `lists`, `rules`: from what was typed and written to [`settings`].
+//! - [`command`], [`flags`], [`given`], [`config`], [`resolve`], `limits`, `lists`, `roles`, `lmcache`, `rules`: from what was
+//!   typed and written to [`settings`].
 //! - [`run`]: from settings to the end of the process.
 //! - [`app`]: listeners, threads and tasks put together; [`data`]: the data threads; [`http1`]: their
 //!   clients' connections; [`door`]: where requests come in; [`cors`]: whose pages may read answers.
@@ -31,6 +32,7 @@ pub mod http1;
 mod http2;
 mod limits;
 mod lists;
+mod lmcache;
 pub mod log;
 mod metrics;
 pub mod replay;

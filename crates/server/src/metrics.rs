@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_discovery::AnnouncementMetrics;
+use forebay_discovery::{AnnouncementMetrics, Readiness, ReadinessMetrics};
 use forebay_router::{Pairs, RouterMetrics, TrialSeries, Trials};
 use forebay_workers::{Auditor, FleetCollector, Reader};
 use prometheus::{IntCounter, Registry};
@@ -17,6 +17,8 @@ pub(crate) struct Metrics {
     pub resets: IntCounter,
     pub lines_dropped: IntCounter,
     pub announcements: Option<AnnouncementMetrics>,
+    /// Wakes requests of [`Self::pairs`].
+    pub readiness: Option<Readiness>,
 }
 
 impl Metrics {
@@ -39,7 +41,8 @@ impl Metrics {
         registry.register(Box::new(FleetCollector::new(reader.clone(), Arc::clone(auditor))))?;
         let announces = settings.roles.as_ref().is_some_and(|roles| roles.announced.is_some());
         let announcements = announces.then(|| AnnouncementMetrics::new(&registry)).transpose()?;
-        Ok(Self { registry, router, pairs, resets, lines_dropped, announcements })
+        let readiness = readiness(settings, pairs.as_ref(), &registry)?;
+        Ok(Self { registry, router, pairs, resets, lines_dropped, announcements, readiness })
     }
 
     /// The trials, with their series.
@@ -52,4 +55,16 @@ impl Metrics {
         self.registry.register(Box::new(TrialSeries::new(Arc::clone(&trials))?))?;
         Ok(trials)
     }
+}
+
+/// Who hears that prefill workers have handed over, if they say so.
+fn readiness(
+    settings: &Settings,
+    pairs: Option<&Pairs>,
+    registry: &Registry,
+) -> Result<Option<Readiness>, prometheus::Error> {
+    let socket = settings.roles.as_ref().and_then(|roles| roles.readiness.as_ref());
+    let (Some(socket), Some(pairs)) = (socket, pairs) else { return Ok(None) };
+    let metrics = ReadinessMetrics::new(registry)?;
+    Ok(Some(Readiness::new(pairs.signals(), socket.allow.clone(), metrics)))
 }

@@ -7,10 +7,11 @@ use forebay_router::PairSettings;
 use forebay_workers::{Role, WorkerUrl};
 
 use crate::given::{Given, Rejected};
+use crate::lmcache;
 use crate::rules::{
     BOOL, CONNECTOR, INJECT, LEASE, LIMIT, LISTEN, POLICY, PORT_OR_NONE, RANGE, RANKS, TOKENS, WORKER_URL,
 };
-use crate::settings::{AnnouncedSettings, RoleSettings};
+use crate::settings::{RoleSettings, WorkerSocket};
 
 const NEEDS_PAIRS: &str = "needs --vllm-pd-disaggregation";
 
@@ -25,6 +26,10 @@ pub(crate) struct Said {
     pub policies: [Option<Given>; 2],
     /// Where workers announce themselves, and from where they may.
     pub announced: (Option<Given>, Option<Vec<Given>>),
+    /// Where decode workers take in blocks: all in JSON, or one in parts.
+    pub decoders: (Option<Given>, Option<Given>, [Option<Vec<Given>>; 2]),
+    /// Where prefill workers say that they have written, and the longest wait for that.
+    pub readiness: [Option<Given>; 2],
     /// Connector, injection, version skew, legs at once.
     pub ways: [Option<Given>; 4],
     /// Thresholds in tokens.
@@ -42,11 +47,13 @@ pub(crate) fn read(
     others: &[WorkerUrl],
     policy: &PolicySettings,
 ) -> Result<Option<(RoleSettings, PairSettings, PolicySettings)>, Rejected> {
-    let Said { enabled, prefill, decode, policies, announced, ways, thresholds, times } = said;
+    let Said { enabled, prefill, decode, policies, announced, decoders, readiness, ways, thresholds, times } =
+        said;
     let [of_prefill, of_decode] = policies;
     let (listens, connector) = (announced.0.clone(), ways[0].clone());
     let pairs = pairs(ways, thresholds, times)?;
-    let announced = self::announced(announced)?;
+    let lmcache = lmcache::read(decoders, readiness)?;
+    let (announced, allow) = self::announced(announced)?;
     let kind = |key, given| POLICY.read(key, given, policy.kind);
     let of_prefill = PolicySettings {
         kind: kind("prefill-policy", of_prefill)?,
@@ -80,16 +87,12 @@ pub(crate) fn read(
         }
         (true, _, _) => {}
     }
-    if pairs.connector.names_workers() {
-        if let Some((key, one)) = first {
-            let problem = "with --kv-connector nccl workers announce themselves; take it out";
-            return Err(one.reject(key, problem.to_owned()));
-        }
-        if let (None, Some(connector)) = (&announced, connector) {
-            return Err(connector.reject("kv-connector", "nccl needs --vllm-discovery-address".to_owned()));
-        }
+    if let (true, Some((key, one))) = (pairs.connector.names_workers(), first) {
+        let problem = "with --kv-connector nccl workers announce themselves; take it out";
+        return Err(one.reject(key, problem.to_owned()));
     }
-    let roles = RoleSettings { workers, prefill_policy: of_prefill, announced };
+    let (readiness, pairs) = lmcache::fit(lmcache, connector, (&workers, &allow), pairs)?;
+    let roles = RoleSettings { workers, prefill_policy: of_prefill, announced, readiness };
     Ok(Some((roles, pairs, of_decode)))
 }
 
@@ -143,16 +146,16 @@ fn add(
     Ok(())
 }
 
-/// Where workers announce themselves.
+/// Where workers announce themselves, and from where workers may speak.
 fn announced(
     (listen, allow): (Option<Given>, Option<Vec<Given>>),
-) -> Result<Option<AnnouncedSettings>, Rejected> {
+) -> Result<(Option<WorkerSocket>, Vec<Range>), Rejected> {
     let listen = listen.map(|given| LISTEN.of("vllm-discovery-address", &given)).transpose()?;
     let allow = match allow {
         Some(given) => given.iter().map(|one| RANGE.of("discovery-allow", one)).collect::<Result<_, _>>()?,
         None => Range::usual(),
     };
-    Ok(listen.map(|listen| AnnouncedSettings { listen, allow }))
+    Ok((listen.map(|listen| WorkerSocket { listen, allow: allow.clone() }), allow))
 }
 
 /// What does not go together with the connector.
@@ -207,6 +210,7 @@ fn pairs(
             first_byte,
             or.first_byte_timeout,
         )?,
+        ..or
     };
     let Conditions { threshold_tokens, uncached_threshold_tokens } = pairs.conditions;
     let thresholds = [

@@ -1,11 +1,13 @@
 //! What each kind of value must look like: its range, its unit, and how a refusal says so. Knows no flag.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_discovery::{Range, RankCount};
 use forebay_pd::Connector;
+use forebay_pd::lmcache::{Receiver, is_host, registry};
 use forebay_policy::{HashKeyKind, MIN_TREE_BYTES, MOST_GROUP_WEIGHT, PolicyKind};
 use forebay_router::{AccessFormat, Inject, hash_source};
 use forebay_workers::{Ranks, WorkerUrl};
@@ -107,7 +109,7 @@ pub(crate) const PORT_OR_NONE: Rule<Option<u16>> = Rule {
     },
 };
 pub(crate) const CONNECTOR: Rule<Connector> =
-    Rule { allowed: "nixl, nixl_push, bootstrap or nccl", read: Connector::from_name };
+    Rule { allowed: "nixl, nixl_push, bootstrap, nccl or lmcache", read: Connector::from_name };
 pub(crate) const INJECT: Rule<Inject> = Rule {
     allowed: "auto, always or never",
     read: |text| match text {
@@ -116,6 +118,24 @@ pub(crate) const INJECT: Rule<Inject> = Rule {
         "never" => Some(Inject::Never),
         _ => None,
     },
+};
+/// Where decode workers take in blocks, by their URLs.
+pub(crate) const REGISTRY: Rule<BTreeMap<String, Receiver>> = Rule {
+    allowed: r#"JSON of the form {"URL": {"receiver_host": "h", "receiver_init_port": [1], "receiver_alloc_port": [2]}}, with one port of each kind for each rank"#,
+    read: |text| {
+        let by_url = |(url, receiver): (String, Receiver)| {
+            Some((url.parse::<WorkerUrl>().ok()?.as_str().to_owned(), receiver))
+        };
+        registry(text).ok()?.into_iter().map(by_url).collect()
+    },
+};
+/// Where a decode worker takes in blocks.
+pub(crate) const KV_HOST: Rule<()> =
+    Rule { allowed: "a host name or an IP address", read: |text| is_host(text).then_some(()) };
+/// The same of one rank.
+pub(crate) const KV_PORT: Rule<u16> = Rule {
+    allowed: "a port number from 1 to 65535",
+    read: |text| text.parse().ok().filter(|&port| port > 0),
 };
 /// Where to listen.
 pub(crate) const LISTEN: Rule<Listen> = Rule {

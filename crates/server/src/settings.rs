@@ -92,12 +92,14 @@ pub struct RoleSettings {
     /// How prefill workers are chosen; decode workers are by the policy of all.
     pub prefill_policy: PolicySettings,
     /// Where others announce themselves, if they may.
-    pub announced: Option<AnnouncedSettings>,
+    pub announced: Option<WorkerSocket>,
+    /// Where prefill workers say that they have handed over, if they do.
+    pub readiness: Option<WorkerSocket>,
 }
 
-/// Workers that announce themselves.
+/// A socket on which workers speak of themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnnouncedSettings {
+pub struct WorkerSocket {
     /// Where they do.
     pub listen: Listen,
     /// From where, and for which addresses.

@@ -78,9 +78,10 @@ impl Simulation {
         let workers = WORKERS.read("workers", workers, 1)?;
         let prefillers = prefillers(prefill_workers, workers)?;
         let connector = CONNECTOR.read("kv-connector", kv_connector.clone(), Connector::default())?;
-        if let Some(given) = kv_connector.filter(|_| connector.names_workers()) {
+        let is_spoken_of = connector.names_workers() || connector.makes_first_token();
+        if let Some(given) = kv_connector.filter(|_| is_spoken_of) {
             let problem =
-                "simulated workers do not announce themselves; nixl, nixl_push or bootstrap is expected";
+                "simulated workers do not speak of themselves here; nixl, nixl_push or bootstrap is expected";
             return Err(given.reject("kv-connector", problem.to_owned()));
         }
         let ranks = SIMULATED_RANKS.read("data-parallel-size", data_parallel_size, 1)?;

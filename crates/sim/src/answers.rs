@@ -25,6 +25,7 @@ use crate::routes::{Found, Gated, Route};
 use crate::state::{Pause, State};
 
 pub use generate::expected_text;
+pub(crate) use text::text_of;
 
 /// The answer to a request.
 pub(crate) fn answer(state: &State, request: &Request<'_>) -> Answer {

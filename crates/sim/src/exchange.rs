@@ -42,6 +42,14 @@ enum Deed {
     Meet { id: String, role: PairRole, prompt: u64 },
     /// Is this engine there?
     Ask { engine: String },
+    /// The ranks of a prefill worker begin to write a prompt to the decode worker with this port.
+    Write { request: String, port: u64, prompt: u64, ranks: usize },
+    /// One of them has, and will say so.
+    Written { request: String },
+    /// A decode worker with this port goes on behind a prompt.
+    Fetch { port: u64, prompt: u64 },
+    /// Where do prefill workers say that they have written?
+    Proxy,
 }
 
 /// What comes of it.
@@ -50,7 +58,9 @@ enum Deed {
 enum Reply {
     Done,
     No,
+    Early,
     Name(String),
+    At(SocketAddr),
 }
 
 #[derive(Debug, Default)]
@@ -58,9 +68,31 @@ struct Ledger {
     engines: HashMap<String, HashMap<String, Grant>>,
     /// Legs that have come by the id that they share: prompts of the prefill leg and of the decode leg.
     shared: HashMap<String, [Option<u64>; 2]>,
+    /// Prompts that are written, or were and have not been fetched, by id.
+    writes: HashMap<String, Write>,
+    proxy: Option<SocketAddr>,
     violations: BTreeMap<String, u64>,
     transfers: u64,
     last_id: u64,
+}
+
+/// A prompt on its way to a decode worker.
+#[derive(Debug)]
+struct Write {
+    port: u64,
+    prompt: u64,
+    /// Ranks that have not written.
+    left: usize,
+    is_fetched: bool,
+}
+
+/// What a decode worker finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fetched {
+    Nothing,
+    /// Not all ranks have written.
+    Early,
+    Written,
 }
 
 /// Blocks of one prompt.
@@ -152,6 +184,34 @@ impl Exchange {
         self.here(|ledger| ledger.engines.clear());
     }
 
+    /// Where prefill workers say that they have written.
+    pub fn set_proxy(&self, proxy: SocketAddr) {
+        self.here(|ledger| ledger.proxy = Some(proxy));
+    }
+
+    pub(crate) fn proxy(&self) -> Option<SocketAddr> {
+        match self.ask(Deed::Proxy) {
+            Reply::At(proxy) => Some(proxy),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn write(&self, request: &str, port: u64, prompt: u64, ranks: usize) {
+        self.ask(Deed::Write { request: request.to_owned(), port, prompt, ranks });
+    }
+
+    pub(crate) fn written(&self, request: &str) {
+        self.ask(Deed::Written { request: request.to_owned() });
+    }
+
+    pub(crate) fn fetch(&self, port: u64, prompt: u64) -> Fetched {
+        match self.ask(Deed::Fetch { port, prompt }) {
+            Reply::Done => Fetched::Written,
+            Reply::Early => Fetched::Early,
+            Reply::No | Reply::Name(_) | Reply::At(_) => Fetched::Nothing,
+        }
+    }
+
     fn here<T: Default>(&self, read: impl FnOnce(&mut Ledger) -> T) -> T {
         match &*self.0 {
             Kept::Here(ledger) => read(&mut ledger.held()),
@@ -174,7 +234,7 @@ impl Exchange {
     pub(crate) fn join(&self) -> String {
         match self.ask(Deed::Join) {
             Reply::Name(engine) => engine,
-            Reply::Done | Reply::No => String::new(),
+            Reply::Done | Reply::No | Reply::Early | Reply::At(_) => String::new(),
         }
     }
 
@@ -246,6 +306,19 @@ impl Ledger {
             Deed::Meet { id, role, prompt } => self.meet(id, role, prompt),
             Deed::Ask { engine } if !self.engines.contains_key(&engine) => return Reply::No,
             Deed::Ask { .. } => {}
+            Deed::Write { request, port, prompt, ranks } => {
+                let write = Write { port, prompt, left: ranks, is_fetched: false };
+                if self.writes.insert(request, write).is_some() {
+                    self.violated("req_id_used_twice");
+                }
+            }
+            Deed::Written { request } => {
+                if let Some(write) = self.writes.get_mut(&request) {
+                    write.left = write.left.saturating_sub(1);
+                }
+            }
+            Deed::Fetch { port, prompt } => return self.fetch(port, prompt),
+            Deed::Proxy => return self.proxy.map_or(Reply::No, Reply::At),
         }
         Reply::Done
     }
@@ -276,6 +349,17 @@ impl Ledger {
             self.violated(wrong);
         }
         Reply::Done
+    }
+
+    fn fetch(&mut self, port: u64, prompt: u64) -> Reply {
+        let fits = |write: &&mut Write| write.port == port && write.prompt == prompt && !write.is_fetched;
+        let Some(write) = self.writes.values_mut().filter(fits).min_by_key(|write| write.left) else {
+            return Reply::No;
+        };
+        write.is_fetched = true;
+        let is_whole = write.left == 0;
+        self.transfers += 1;
+        if is_whole { Reply::Done } else { Reply::Early }
     }
 
     fn meet(&mut self, id: String, role: PairRole, prompt: u64) {

@@ -2,7 +2,7 @@
 
 use crate::answer::{Answer, Record, quoted};
 use crate::engine::Admission;
-use crate::prompt::{Ask, words};
+use crate::prompt::{Ask, Prompt, words};
 
 /// The tokens of one request and what is reported about them.
 #[derive(Clone, Debug)]
@@ -76,11 +76,14 @@ pub(crate) struct Token<'a> {
 }
 
 impl Generation {
-    /// The words that a request is answered with.
-    pub(crate) fn outputs(ask: &Ask) -> Vec<Vec<String>> {
+    /// The words that a request is answered with, behind so many that were told before.
+    pub(crate) fn outputs(ask: &Ask, told: u64) -> Vec<Vec<String>> {
         let choices =
             ask.prompts.iter().flat_map(|prompt| (0..ask.choices).map(move |choice| (prompt, choice)));
-        choices.map(|(prompt, choice)| words(prompt, choice, ask.max_tokens)).collect()
+        let behind = |(prompt, choice): (&Prompt, u64)| {
+            words(prompt, choice, told + ask.max_tokens).split_off(told as usize)
+        };
+        choices.map(behind).collect()
     }
 
     /// The tokens in the order in which they are sent: choices advance together.

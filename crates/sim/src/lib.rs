@@ -4,7 +4,8 @@
 //! In reading order: `options` (how a worker is set up), `worker` (its port and tasks), `serve` (one connection), `http`
 //! (reading requests), `routes` and `request` (what was asked), `answers` (what is answered: `prompt` reads the body, `generation`
 //! holds the tokens, `answer` is the result, `sse` its framing), `script` (an answer as steps on the wire, faults included),
-//! `pairs` (what prefill and decode workers hand over, checked) with `exchange` (the ledger of it), `prebuilt` (ready-made answers for benches), `engine` and `cache` (the model of time and prefix reuse, without I/O), `ranks` (one engine for each), `state` (what a
+//! `pairs` (what prefill and decode workers hand over, checked) with `exchange` (the ledger of it) and `notices` (how they say that
+//! they have), `prebuilt` (ready-made answers for benches), `engine` and `cache` (the model of time and prefix reuse, without I/O), `ranks` (one engine for each), `state` (what a
 //! worker is), `control` (the handle for tests) with `counters`, `record`, `faults` and `gates`, and `lock`.
 
 mod answer;
@@ -19,6 +20,7 @@ mod gates;
 mod generation;
 mod http;
 mod lock;
+mod notices;
 mod options;
 mod pairs;
 mod prebuilt;
@@ -39,6 +41,7 @@ pub use counters::Stats;
 pub use exchange::Exchange;
 pub use faults::{Fault, FaultRule, Scope, UnknownFault, When};
 pub use gates::{HoldGate, Stage};
+pub use notices::Speech;
 pub use options::{Lora, Mode, WorkerOptions};
 pub use pairs::{Handing, PairOptions, PairRole};
 pub use record::Recorded;

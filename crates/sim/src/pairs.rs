@@ -1,5 +1,6 @@
 //! Prefill and decode workers: what comes of a leg, checked as strictly as an engine would. The ledger is the exchange's.
 
+mod disagg;
 mod named;
 
 use std::time::Duration;
@@ -9,7 +10,8 @@ use serde_json::Value;
 
 use crate::answer::{Answer, Record, SANITISED, error_body};
 use crate::exchange::Exchange;
-use crate::prompt::Ask;
+use crate::notices::Speech;
+use crate::prompt::{Ask, Prompt};
 use crate::request::Request;
 use crate::routes::Generating;
 use crate::sse;
@@ -38,6 +40,13 @@ pub enum Handing {
     Named {
         /// Where others reach this one.
         port: u16,
+    },
+    /// The prefill worker writes where its leg says, and tells the first token.
+    Disagg {
+        /// Where the first rank of this one takes in blocks.
+        port: u16,
+        /// How its ranks say that they have written.
+        speech: Speech,
     },
 }
 
@@ -76,6 +85,10 @@ pub(crate) struct Leg {
     pub(crate) cached_elsewhere: Option<u64>,
     /// Its answer hands its blocks over, under this id.
     pub(crate) hands_over: Option<String>,
+    /// Its answer tells the first token.
+    pub(crate) first_token: Option<u64>,
+    /// The prompt that its ids stand for, and how many words of the answer are among them.
+    pub(crate) prompt: Option<(Prompt, u64)>,
 }
 
 /// Checks a request against the worker's role.
@@ -91,6 +104,9 @@ pub(crate) fn leg(
     let says = |name: &str| params.and_then(|params| params.get(name)).and_then(Value::as_bool) == Some(true);
     if pair.handing == Handing::Room {
         return Ok(in_room(pair, body, prompt));
+    }
+    if let Handing::Disagg { port, .. } = pair.handing {
+        return Ok(disagg::leg(pair, (port, state.notices.as_ref()), (kind, body, ask)));
     }
     if let Handing::Named { port } = pair.handing {
         return Ok(named::leg(pair, port, &given_id(kind, request, ask), (ask, prompt)));
@@ -164,7 +180,7 @@ fn fetch(
     };
     let is_there = match pair.handing {
         Handing::Pull => pair.exchange.take(engine, reference, prompt),
-        Handing::Push | Handing::Room | Handing::Named { .. } => {
+        Handing::Push | Handing::Room | Handing::Named { .. } | Handing::Disagg { .. } => {
             pair.exchange.meet(&shared_id(kind, request, ask), PairRole::Decode, prompt);
             pair.exchange.has(engine)
         }
@@ -173,7 +189,7 @@ fn fetch(
         return Err(failed(kind, ask));
     }
     let cached_elsewhere = params.get("remote_prefill_cached_tokens").and_then(Value::as_u64);
-    Ok(Leg { is_fetched: true, cached_elsewhere, hands_over: None })
+    Ok(Leg { is_fetched: true, cached_elsewhere, ..Leg::default() })
 }
 
 /// The blocks could not be read: 500, or a stream whose first word is an error. Some routes open their streams before.

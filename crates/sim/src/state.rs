@@ -13,7 +13,9 @@ use crate::engine::{Admission, hash, mix};
 use crate::faults::Faults;
 use crate::gates::{Gates, HoldGate};
 use crate::lock::Held;
+use crate::notices::Notices;
 use crate::options::{Lora, Mode, WorkerOptions};
+use crate::pairs::{Handing, PairRole};
 use crate::ranks::Engines;
 use crate::record::Recorder;
 
@@ -66,6 +68,8 @@ pub(crate) struct State {
     id_seed: u64,
     /// Under which it hands blocks over.
     pub(crate) engine_name: Option<String>,
+    /// Who says that it has written them.
+    pub(crate) notices: Option<Notices>,
 }
 
 /// What sleeps and wakes apart, by its tag.
@@ -111,6 +115,12 @@ impl State {
             started: Instant::now(),
             ids: AtomicU64::new(0),
             engine_name: options.pair.as_ref().map(|pair| pair.exchange.join()),
+            notices: options.pair.as_ref().and_then(|pair| match pair.handing {
+                Handing::Disagg { speech, .. } if pair.role == PairRole::Prefill => {
+                    Some(Notices::new(speech))
+                }
+                _ => None,
+            }),
             options,
         }
     }

@@ -9,6 +9,7 @@
 //! - [`breaker`]: verdicts on answers in, may it be chosen out.
 //! - `circuit`: a breaker behind its lock.
 //! - [`places`]: how many legs a worker may have, and who waits for a place.
+//! - [`signals`]: by which id a worker has handed over, and who waits for that.
 //! - `pending`: what a worker has yet to prefill, and how fast it is.
 //! - [`prediction`]: what was predicted of its prefix cache, and what it said about it.
 //! - [`health`]: probe results in, state out.
@@ -49,6 +50,7 @@ pub mod ranks;
 pub mod registry;
 mod role;
 pub mod served;
+pub mod signals;
 mod state;
 pub mod tried;
 pub mod url;
@@ -71,6 +73,7 @@ pub use ranks::Ranks;
 pub use registry::{Reader, Writer, registry};
 pub use role::Role;
 pub use served::{Models, ServedModel};
+pub use signals::{Awaited, PairSignals, Signalled};
 pub use state::Parts;
 pub use tried::Tried;
 pub use url::{UrlError, WorkerUrl};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use forebay_sim::{
-    Exchange, Fault, FaultRule, Handing, PairOptions, PairRole, Scope, When, Worker, WorkerOptions,
+    Exchange, Fault, FaultRule, Handing, PairOptions, PairRole, Scope, Speech, When, Worker, WorkerOptions,
 };
 use forebay_tests::announcing::{Announced, Beats};
 use tokio::io::AsyncReadExt as _;
@@ -39,6 +39,9 @@ struct Arguments {
     seed: u64,
 }
 
+/// Some of what ranks say is lost, and some is said twice.
+const SPEECH: Speech = Speech { delay: Duration::from_millis(1), lost_each: 101, repeated_each: 3 };
+
 /// Shares of all requests that meet a fault.
 const FAULTS: [(Fault, f64); 9] = [
     (Fault::Status(503, String::new()), 0.02),
@@ -57,6 +60,7 @@ async fn main() {
     let Arguments { port, prefill, connector, exchange, kv_port, announce, seed } = Arguments::parse();
     let handing = match &*connector {
         "nccl" => Handing::Named { port: kv_port },
+        "lmcache" => Handing::Disagg { port: kv_port, speech: SPEECH },
         name => Handing::from_name(name).expect("a connector"),
     };
     let pair = PairOptions {

@@ -5,14 +5,23 @@ const DEALER: &[u8] = b"\xff\x00\x00\x00\x00\x00\x00\x00\x0f\x7f\x03\x01NULL\x00
 
 const PAYLOAD: &[u8] = b"\x83\xa4type\xa1D\xachttp_address\xad10.0.0.9:8000\xabzmq_address\xae10.0.0.9:22001";
 
+/// The same of a PUSH, with two messages of msgspec's `msgpack.encode`.
+const PUSH: &[u8] = b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x01NULL\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH\x00:\x82\xa4type\xaaProxyNotif\xa6req_id\xd9 0123456789abcdef0123456789abcdef\x00:\x82\xa4type\xaaProxyNotif\xa6req_id\xd9 0123456789abcdef0123456789abcdef";
+
+const NOTICE: &[u8] = b"\x82\xa4type\xaaProxyNotif\xa6req_id\xd9 0123456789abcdef0123456789abcdef";
+
 /// What is heard of a peer that sends this, in pieces of this size, and leaves. The last is the error, if there is one.
 fn heard(sent: &[u8], piece: usize) -> (Vec<Message>, Option<String>) {
+    heard_as(Socket::Router, sent, piece)
+}
+
+fn heard_as(socket: Socket, sent: &[u8], piece: usize) -> (Vec<Message>, Option<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let (ours, mut theirs) = tokio::io::duplex(piece);
         let receive = async {
             let mut messages = Vec::new();
-            let mut peer = match Peer::greet(ours).await {
+            let mut peer = match Peer::greet(ours, socket).await {
                 Ok(peer) => peer,
                 Err(error) => return (messages, Some(error.to_string())),
             };
@@ -26,7 +35,7 @@ fn heard(sent: &[u8], piece: usize) -> (Vec<Message>, Option<String>) {
         };
         let send = async {
             let (mut read, mut write) = tokio::io::split(&mut theirs);
-            let mut answer = vec![0; GREETING.len() + READY.len()];
+            let mut answer = vec![0; GREETING.len() + socket.ready().len()];
             // What is refused is not taken to its end.
             let _both = tokio::join!(read.read_exact(&mut answer), write.write_all(sent));
             drop((read, write));
@@ -46,8 +55,19 @@ fn what_a_dealer_of_libzmq_sends_is_heard_however_it_is_split() {
 }
 
 #[test]
+fn what_a_push_of_libzmq_sends_is_heard_however_it_is_split() {
+    for piece in [1, 2, 3, 7, 64, 65, 4096] {
+        let (messages, error) = heard_as(Socket::Pull, PUSH, piece);
+        assert_eq!(messages, [(); 2].map(|()| Message::Single(NOTICE.to_vec())), "{piece}");
+        assert_eq!(error, None);
+    }
+}
+
+#[test]
 fn the_length_of_our_own_ready_is_right() {
-    assert_eq!(usize::from(READY[1]), READY.len() - 2);
+    for ready in [ROUTER, PULL] {
+        assert_eq!(usize::from(ready[1]), ready.len() - 2);
+    }
 }
 
 #[test]
@@ -58,7 +78,7 @@ fn a_frame_that_is_long_in_its_head_only_is_taken_and_one_that_is_long_is_not() 
     assert_eq!((messages, error), (vec![Message::Single(vec![7; 4096])], None));
     for length in [4097, u64::from(u32::MAX), u64::MAX] {
         let (messages, error) = heard(&long(length), 512);
-        assert!(messages.is_empty() && error.unwrap().contains("longer than any"), "{length}");
+        assert!(messages.is_empty() && error.unwrap().contains("longer than anything"), "{length}");
     }
 }
 

@@ -34,7 +34,10 @@ impl PairTally {
     pub(crate) fn count(&mut self, pair: Paired) {
         self.outcomes[pair.outcome as usize] += 1;
         match pair.outcome {
-            PairOutcome::HandedOver | PairOutcome::BegunAnew | PairOutcome::Abandoned => {}
+            PairOutcome::HandedOver
+            | PairOutcome::PrefillOnly
+            | PairOutcome::BegunAnew
+            | PairOutcome::Abandoned => {}
             PairOutcome::Recomputed | PairOutcome::Rejected | PairOutcome::TimedOut | PairOutcome::Failed => {
                 self.keep(pair.room);
             }

@@ -92,8 +92,18 @@ fn each_flag_refuses_a_bad_value_by_name_and_says_what_is_allowed() {
         ),
         ("vllm-discovery-address", "30001", "an IP address with a port, such as 0.0.0.0:30001"),
         ("discovery-allow", "10.0.0.0/33", "an IP address or a range of them, such as 10.0.0.0/8"),
-        ("kv-connector", "nxl", "nixl, nixl_push, bootstrap or nccl"),
+        ("kv-connector", "nxl", "nixl, nixl_push, bootstrap, nccl or lmcache"),
         ("pd-concurrent-legs", "1", "true or false"),
+        (
+            "decoder-registry",
+            "[]",
+            r#"JSON of the form {"URL": {"receiver_host": "h", "receiver_init_port": [1], "receiver_alloc_port": [2]}}, with one port of each kind for each rank"#,
+        ),
+        ("decoder-host", "a/b", "a host name or an IP address"),
+        ("decoder-init-port", "0", "a port number from 1 to 65535"),
+        ("decoder-alloc-port", "65536", "a port number from 1 to 65535"),
+        ("lmcache-proxy-address", "7500", "an IP address with a port, such as 0.0.0.0:30001"),
+        ("lmcache-ready-timeout-secs", "0", "a number of seconds from 0.001 to 31536000 (a year)"),
         ("pd-inject-bootstrap", "yes", "auto, always or never"),
         ("pd-allow-version-skew", "1", "true or false"),
         ("pd-threshold-tokens", "-1", "a number of tokens from 0 to 18446744073709551615"),
@@ -242,6 +252,60 @@ fn workers_that_announce_themselves_need_no_list_and_those_of_nccl_have_none() {
         ),
     ] {
         assert_eq!(refused(arguments), message, "{arguments}");
+    }
+}
+
+#[test]
+fn lmcache_is_told_where_decode_workers_take_in_blocks_and_nobody_else_is() {
+    const ONE: &str =
+        r#"{"http://d:1":{"receiver_host":"h","receiver_init_port":[1,2],"receiver_alloc_port":[3,4]}}"#;
+    let pairs = "--pd-disaggregation --prefill http://p:1 --decode http://d:1";
+    let lmcache = format!("{pairs} --kv-connector lmcache --lmcache-proxy-address 0.0.0.0:7500");
+    let legacy = "--decoder-host h --decoder-init-port 1,2 --decoder-alloc-port 3,4";
+    let by_registry = served(&format!("{lmcache} --lmcache-ready-timeout-secs 3 --decoder-registry {ONE}"));
+    let by_parts = served(&format!("{lmcache} {legacy}"));
+    let [registry, parts] = [&by_registry, &by_parts].map(|settings| settings.router.pairs.clone().unwrap());
+    assert_eq!((registry.receivers.len(), &registry.receivers), (1, &parts.receivers));
+    assert_eq!(registry.ready_timeout.as_secs(), 3);
+    assert_eq!(by_registry.roles.unwrap().readiness.unwrap().listen.port, 7500);
+    let two = format!("{lmcache} --decode http://d:2");
+    for (arguments, message) in [
+        (
+            format!("{pairs} --kv-connector lmcache {legacy}"),
+            "--kv-connector: lmcache needs --lmcache-proxy-address",
+        ),
+        (
+            lmcache.clone(),
+            "--kv-connector: lmcache needs --decoder-registry, or --decoder-host, --decoder-init-port and --decoder-alloc-port",
+        ),
+        (
+            format!("{lmcache} --decoder-registry {ONE} --decoder-host h"),
+            "--kv-connector: lmcache needs --decoder-registry, or --decoder-host, --decoder-init-port and --decoder-alloc-port",
+        ),
+        (format!("{two} --decoder-registry {ONE}"), "--decoder-registry: --decode http://d:2 is not in it"),
+        (
+            format!("{two} {legacy}"),
+            "--decoder-host: is for one --decode, of which there are 2: --decoder-registry",
+        ),
+        (
+            format!("{lmcache} --decoder-host h --decoder-init-port 1,2 --decoder-alloc-port 3"),
+            "--decoder-host: each rank needs one init port and one alloc port from 1 to 65535, for at most 64 ranks",
+        ),
+        (
+            format!("{lmcache} --decoder-host h --decoder-init-port 0 --decoder-alloc-port 3"),
+            "--decoder-init-port: 0 is not a port number from 1 to 65535",
+        ),
+        (
+            format!("{lmcache} --decoder-registry {{}}"),
+            "--decoder-registry: --decode http://d:1 is not in it",
+        ),
+        (format!("{pairs} {legacy}"), "--decoder-host: is for --kv-connector lmcache"),
+        (
+            format!("{pairs} --lmcache-ready-timeout-secs 3"),
+            "--lmcache-ready-timeout-secs: is for --kv-connector lmcache",
+        ),
+    ] {
+        assert_eq!(refused(&arguments), message, "{arguments}");
     }
 }
 

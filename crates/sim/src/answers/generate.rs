@@ -49,6 +49,9 @@ pub(super) fn answer(
         let counts = (generation.usage.prompt, generation.usage.cached.unwrap_or(0));
         *whole = pairs::with_params(whole, &pairs::params(state, id, counts));
     }
+    if let (Some(token), Content::Whole(whole)) = (leg.first_token, &mut answer.content) {
+        *whole = pairs::with_params(whole, &format!(r#"{{"first_tok":{token}}}"#));
+    }
     Ok(answer)
 }
 
@@ -59,7 +62,7 @@ pub fn expected_text(path: &str, body: &[u8]) -> Option<String> {
         return None;
     };
     let ask = Ask::read(kind, &serde_json::from_slice(body).ok()?).ok()?;
-    Generation::outputs(&ask).first().map(|words| words.concat())
+    Generation::outputs(&ask, 0).first().map(|words| words.concat())
 }
 
 /// The engine that the request names, or is given.
@@ -73,15 +76,20 @@ fn generated(
     state: &State,
     (kind, place): (Generating, usize),
     request: &Request<'_>,
-    (ask, leg): (Ask, &Leg),
+    (mut ask, leg): (Ask, &Leg),
 ) -> Generation {
+    let mut told = 0;
+    if let Some((prompt, words)) = &leg.prompt {
+        (ask.prompts, told) = (vec![prompt.clone()], *words);
+    }
     let admissions = admitted(state, place, &ask, leg);
-    let prompt = admissions.iter().map(|admission| admission.cached_tokens + admission.uncached_tokens).sum();
+    let prompt: u64 =
+        admissions.iter().map(|admission| admission.cached_tokens + admission.uncached_tokens).sum();
     let cached = admissions.iter().map(|admission| admission.cached_tokens).sum();
     let cached = leg.cached_elsewhere.unwrap_or(cached);
-    let outputs = Generation::outputs(&ask);
+    let outputs = Generation::outputs(&ask, told);
     let usage = Usage {
-        prompt,
+        prompt: prompt + told,
         completion: outputs.len() as u64 * ask.max_tokens,
         cached: state.options.token_details.then_some(cached),
     };

@@ -39,7 +39,8 @@ fn ids_of(text: &str) -> Vec<u32> {
         .collect()
 }
 
-fn text_of(ids: &[u32]) -> String {
+/// The text of ids.
+pub(crate) fn text_of(ids: &[u32]) -> String {
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).filter(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
