@@ -59,6 +59,31 @@ fn a_client_that_leaves_inside_a_stream_takes_its_request_along() {
     });
 }
 
+/// OpenAI's client closes its connection when it has read `[DONE]`, which may be before the last chunk has come.
+#[test]
+fn a_client_that_leaves_behind_done_has_got_everything() {
+    const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
+                          e\r\ndata: {\"a\":1}\n\r\n1\r\n\n\r\ne\r\ndata: [DONE]\n\n\r\n";
+    run(async {
+        let worker = Scripted::start(ANSWER, Then::Keep).await;
+        let app = site::start(&site::settings(PolicyKind::RoundRobin, &[worker.url()])).await;
+        let site = Site { app, workers: Vec::new() };
+        let mut client = site.client().await;
+        client.send(&ask(STREAM)).await;
+        client.head().await.unwrap();
+        let mut got = Vec::new();
+        while !got.ends_with(b"[DONE]\n\n") {
+            got.extend(client.chunk().await.unwrap().unwrap());
+        }
+        drop(client);
+        site.quiet().await;
+        assert_eq!(
+            [outcomes(&site, "completed").await, outcomes(&site, "client_gone_mid_stream").await],
+            [1, 0]
+        );
+    });
+}
+
 #[test]
 fn a_client_that_leaves_while_its_body_comes_costs_no_worker_anything() {
     run(async {

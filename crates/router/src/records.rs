@@ -90,6 +90,11 @@ impl Records {
         self.told > 0
     }
 
+    /// Whether the record came that is the stream's last: whoever leaves now has everything.
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
     /// Whether the worker reported a failure.
     pub(crate) fn has_error(&self) -> bool {
         self.has_error

@@ -75,6 +75,12 @@ impl Manner {
         Some(self.continuation.as_ref().map_or(told, |continuation| continuation.counts(told)))
     }
 
+    /// What the request counts as, now that the client gets everything.
+    fn outcome(&self) -> Outcome {
+        let has_error = self.records.as_ref().is_some_and(|records| records.has_error());
+        if has_error { Outcome::ErrorInStream } else { self.complete }
+    }
+
     /// Whether what goes on may be longer or shorter than what came.
     fn edits_records(&self) -> bool {
         self.records.is_some() && (self.correction.is_some() || self.continuation.is_some())
@@ -158,6 +164,10 @@ impl Relay {
         if let (Some(took), Some(leg)) = (self.record.chunk(has_token), &mut self.leg) {
             leg.first_token(self.record.account.started, took);
         }
+        // Clients of OpenAI close as soon as they have read `[DONE]`, before the end of the body has come.
+        if self.manner.records.as_ref().is_some_and(|records| records.is_done()) {
+            self.record.account.outcome = self.manner.outcome();
+        }
         if self.upstream.at_end() {
             self.hear_error();
             end(&mut self.leg);
@@ -177,10 +187,8 @@ impl Relay {
         if let Some(report) = self.manner.report.take() {
             self.record.account.tokens = report.end(self.manner.told());
         }
-        let records = self.manner.records.as_mut();
-        let has_error = records.as_ref().is_some_and(|records| records.has_error());
-        self.record.account.outcome = if has_error { Outcome::ErrorInStream } else { self.manner.complete };
-        match (records, &mut self.manner.renamed) {
+        self.record.account.outcome = self.manner.outcome();
+        match (self.manner.records.as_mut(), &mut self.manner.renamed) {
             (Some(records), _) => records.rest(),
             (None, Some(renamed)) => renamed.rest(),
             (None, None) => Bytes::new(),
