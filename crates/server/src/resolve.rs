@@ -139,7 +139,8 @@ pub fn settings(
     };
     let ranks = RANKS.read("intra-node-data-parallel-size", intra_node_data_parallel_size, or.ranks)?;
     let sizes = [prefill_data_parallel_size, decode_data_parallel_size];
-    let [prefill_ranks, ranks] = roles::ranks(sizes, vllm_pd_disaggregation.as_ref(), ranks)?;
+    let [prefill_ranks, ranks] =
+        roles::ranks(sizes, (vllm_pd_disaggregation.as_ref(), kv_connector.as_ref()), ranks)?;
     let said = roles::Said {
         enabled: vllm_pd_disaggregation,
         prefill,

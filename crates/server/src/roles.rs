@@ -102,7 +102,7 @@ pub(crate) fn read(
 /// A value that cannot be used, or no pairs.
 pub(crate) fn ranks(
     [prefill, decode]: [Option<Given>; 2],
-    enabled: Option<&Given>,
+    (enabled, connector): (Option<&Given>, Option<&Given>),
     all: RankCount,
 ) -> Result<[RankCount; 2], Rejected> {
     let wanted = enabled.map_or(Ok(false), |given| BOOL.of("vllm-pd-disaggregation", given))?;
@@ -110,7 +110,17 @@ pub(crate) fn ranks(
         (Some(given), _) if !wanted => Err(given.reject(key, NEEDS_PAIRS.to_owned())),
         (_, ranks) => Ok(ranks),
     };
-    Ok([read("prefill-data-parallel-size", prefill)?, read("decode-data-parallel-size", decode)?])
+    let ranks = [read("prefill-data-parallel-size", prefill)?, read("decode-data-parallel-size", decode)?];
+    let is_whole = |ranks: &RankCount| matches!(ranks, RankCount::Given(ranks) if ranks.count() == 1);
+    match connector {
+        Some(given)
+            if !ranks.iter().all(is_whole) && CONNECTOR.of("kv-connector", given)? == Connector::Lmcache =>
+        {
+            let problem = "lmcache is for workers of one data-parallel rank: blocks are handed to a URL";
+            Err(given.reject("kv-connector", problem.to_owned()))
+        }
+        _ => Ok(ranks),
+    }
 }
 
 /// URLs, each perhaps followed by its port.

@@ -256,6 +256,16 @@ fn workers_that_announce_themselves_need_no_list_and_those_of_nccl_have_none() {
 }
 
 #[test]
+fn lmcache_hands_over_to_urls_not_to_ranks() {
+    for size in ["--intra-node-data-parallel-size auto", "--decode-data-parallel-size 2"] {
+        assert_eq!(
+            refused(&format!("--pd-disaggregation --kv-connector lmcache {size}")),
+            "--kv-connector: lmcache is for workers of one data-parallel rank: blocks are handed to a URL"
+        );
+    }
+}
+
+#[test]
 fn lmcache_is_told_where_decode_workers_take_in_blocks_and_nobody_else_is() {
     const ONE: &str =
         r#"{"http://d:1":{"receiver_host":"h","receiver_init_port":[1,2],"receiver_alloc_port":[3,4]}}"#;
