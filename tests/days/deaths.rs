@@ -1,5 +1,7 @@
 //! A worker that dies, at each stage of a request.
 
+use std::time::Duration;
+
 use forebay_sim::Fault;
 use forebay_tests::run;
 
@@ -86,7 +88,7 @@ fn an_engine_that_dies_and_says_so() {
     run(async {
         let day = Day::of("engine dead: 500, then /health 503, one of two", 2, |settings| {
             // No probe but those that are asked for.
-            settings.health.interval_secs = 3600;
+            settings.health.interval = Duration::from_secs(3600);
         })
         .await;
         day.site.workers[0].fail_next(1, Fault::EngineDead);

@@ -101,7 +101,7 @@ fn it_answers_nobody_who_wants_to_connect() {
             let mut settings = site::settings(PolicyKind::RoundRobin, urls);
             settings.router.times.connect = Duration::from_millis(200);
             // Probes find out as well, which is another story.
-            settings.health.interval_secs = 3600;
+            settings.health.interval = Duration::from_secs(3600);
             settings
         };
         let mut silent = Scripted::start("", Then::Keep).await;

@@ -81,7 +81,7 @@ fn adapters_that_are_loaded_elsewhere_are_known_from_the_next_refresh_on() {
     run(async {
         // Probes are so rare that they do not do it.
         let site = Site::start_with(serving(&["tiny"]), PolicyKind::RoundRobin, |settings| {
-            settings.health.interval_secs = 3600;
+            settings.health.interval = Duration::from_secs(3600);
             settings.model_refresh = Duration::from_millis(100);
         })
         .await;

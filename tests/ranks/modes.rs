@@ -1,5 +1,7 @@
 //! The ways in which vLLM spreads its ranks over URLs, and ranks that come and go while it serves.
 
+use std::time::Duration;
+
 use forebay_discovery::RankCount;
 use forebay_policy::PolicyKind;
 use forebay_sim::{Worker, WorkerOptions};
@@ -101,7 +103,7 @@ fn one_probe_is_enough_to_notice_that_there_are_more_or_fewer_ranks() {
         let settings = |settings: &mut forebay::settings::Settings| {
             settings.ranks = RankCount::Asked;
             // No probe but those that are asked for.
-            settings.health.interval_secs = 3600;
+            settings.health.interval = Duration::from_secs(3600);
         };
         let site = Site::start_with(vec![part(0..2)], PolicyKind::RoundRobin, settings).await;
         let probes = || site.workers[0].requests_to("/health").len();

@@ -1,5 +1,7 @@
 //! Workers, the application in front of them, and what can be asked of both.
 
+use std::time::Duration;
+
 use forebay::App;
 use forebay::settings::{Listen, Settings};
 use forebay_policy::PolicyKind;
@@ -26,7 +28,7 @@ pub fn settings(policy: PolicyKind, urls: &[String]) -> Settings {
         ..Settings::default()
     };
     settings.policy.kind = policy;
-    settings.health.interval_secs = 1;
+    settings.health.interval = Duration::from_secs(1);
     settings.health.success_threshold = 1;
     settings
 }

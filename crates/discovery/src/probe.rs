@@ -57,7 +57,7 @@ pub struct Misfit {
 impl Probe {
     /// Asks until stopped.
     pub async fn run(self, host: Arc<Host>) {
-        let timeout = Duration::from_secs(self.settings.health.timeout_secs);
+        let timeout = self.settings.health.timeout;
         let asker = Asker::new(self.settings.dialer.clone(), timeout, self.settings.api_key.as_deref());
         let mut known = Known::default();
         while !host.blocked_by(Blocker::Removed) {
@@ -194,7 +194,7 @@ impl Probe {
 
     /// Until the next probe. Spread by a tenth either way, so that probes of many workers do not march in step.
     fn pause(&self, host: &Host) -> Duration {
-        let mut every = Duration::from_secs(self.settings.health.interval_secs);
+        let mut every = self.settings.health.interval;
         if host.never_well() {
             every = every.min(self.settings.startup_interval);
         }

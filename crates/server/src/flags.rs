@@ -238,10 +238,10 @@ pub struct Flags {
     /// Path of a worker that is probed [default: /health]
     #[arg(long, value_name = "PATH", help_heading = "Health")]
     pub health_check_endpoint: Option<Given>,
-    /// Time between two probes of one worker, in whole seconds [default: 5]
+    /// Time between two probes of one worker, in seconds; fractions allowed [default: 5]
     #[arg(long, value_name = "SECONDS", help_heading = "Health")]
     pub health_check_interval_secs: Option<Given>,
-    /// Time after which a probe counts as failed, in whole seconds [default: 5]
+    /// Time after which a probe counts as failed, in seconds; fractions allowed [default: 5]
     #[arg(long, value_name = "SECONDS", help_heading = "Health")]
     pub health_check_timeout_secs: Option<Given>,
     /// Failed probes in a row after which a worker leaves rotation [default: 3]

@@ -16,8 +16,8 @@ use crate::lists;
 use crate::roles;
 use crate::rules::{
     ACCESS_LOG, BOOL, BYTES, DURATION, FACTOR, FILE, HEADER, IP, LOG_FILE, LOG_FORMAT, LOG_LEVEL,
-    METRICS_PREFIX, PATH, POLICY, PORT, PROBES, RANKS, REQUESTS, SECONDS, SECONDS_OR_NEVER, SEED, SHARE,
-    THREADS, TOKENS, TREE_BYTES, WEIGHT,
+    METRICS_PREFIX, PATH, POLICY, PORT, PROBES, RANKS, REQUESTS, SECONDS_OR_NEVER, SEED, SHARE, THREADS,
+    TOKENS, TREE_BYTES, WEIGHT,
 };
 use crate::settings::{AccessLogSettings, Listen, LogSettings, Settings};
 
@@ -335,8 +335,8 @@ fn health(
 ) -> Result<HealthSettings, Rejected> {
     Ok(HealthSettings {
         endpoint: PATH.read("health-check-endpoint", endpoint, or.endpoint)?,
-        interval_secs: SECONDS.read("health-check-interval-secs", interval, or.interval_secs)?,
-        timeout_secs: SECONDS.read("health-check-timeout-secs", timeout, or.timeout_secs)?,
+        interval: DURATION.read("health-check-interval-secs", interval, or.interval)?,
+        timeout: DURATION.read("health-check-timeout-secs", timeout, or.timeout)?,
         failure_threshold: PROBES.read("health-failure-threshold", failures, or.failure_threshold)?,
         success_threshold: PROBES.read("health-success-threshold", successes, or.success_threshold)?,
     })

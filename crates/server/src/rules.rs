@@ -84,10 +84,6 @@ pub(crate) const MILLISECONDS: Rule<Duration> = Rule {
         Some(Duration::from_millis(ms))
     },
 };
-pub(crate) const SECONDS: Rule<u64> = Rule {
-    allowed: "a whole number of seconds from 1 to 31536000 (a year)",
-    read: |text| text.parse().ok().filter(|seconds| (1..=31_536_000).contains(seconds)),
-};
 pub(crate) const SECONDS_OR_NEVER: Rule<u64> = Rule {
     allowed: "a whole number of seconds from 0 (never) to 31536000 (a year)",
     read: |text| text.parse().ok().filter(|&seconds| seconds <= 31_536_000),

@@ -1,14 +1,16 @@
 //! Probe results in, state out: the thresholds of active health checks.
 
+use std::time::Duration;
+
 /// Knobs of the health probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthSettings {
     /// Path that is asked, `/health` in vLLM.
     pub endpoint: String,
-    /// Seconds between two probes of one worker.
-    pub interval_secs: u64,
-    /// Seconds after which a probe counts as failed.
-    pub timeout_secs: u64,
+    /// Time between two probes of one worker.
+    pub interval: Duration,
+    /// Time after which a probe counts as failed.
+    pub timeout: Duration,
     /// Failed probes in a row after which a worker leaves rotation.
     pub failure_threshold: u32,
     /// Good probes in a row after which it returns.
@@ -19,8 +21,8 @@ impl Default for HealthSettings {
     fn default() -> Self {
         Self {
             endpoint: "/health".to_owned(),
-            interval_secs: 5,
-            timeout_secs: 5,
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
             failure_threshold: 3,
             success_threshold: 2,
         }

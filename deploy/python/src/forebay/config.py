@@ -73,8 +73,8 @@ class RouterConfig:
     request_timeout_secs: Optional[float] = _flag(_NUMBER)
     drain_timeout_secs: Optional[float] = _flag(_NUMBER)
 
-    health_check_interval_secs: Optional[int] = _flag(_INT)
-    health_check_timeout_secs: Optional[int] = _flag(_INT)
+    health_check_interval_secs: Optional[float] = _flag(_NUMBER)
+    health_check_timeout_secs: Optional[float] = _flag(_NUMBER)
     health_failure_threshold: Optional[int] = _flag(_INT)
     health_success_threshold: Optional[int] = _flag(_INT)
     #: How long the first ready worker is waited for.
