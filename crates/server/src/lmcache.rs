@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_discovery::Range;
-use forebay_pd::Connector;
 use forebay_pd::lmcache::Receiver;
 use forebay_router::PairSettings;
 use forebay_workers::{Role, WorkerUrl};
@@ -22,28 +21,22 @@ pub(crate) struct Heard {
     ports: [Option<Vec<u16>>; 2],
     listen: Option<Listen>,
     ready_timeout: Duration,
-    /// The first of them.
-    first: Option<(&'static str, Given)>,
 }
 
 const INCOMPLETE: &str =
     "lmcache needs --decoder-registry, or --decoder-host, --decoder-init-port and --decoder-alloc-port";
 
-/// Where prefill workers speak, and the pairs with what their legs have to say; pairs of another connector as they were.
+/// Where prefill workers speak. The pairs get what their legs have to say.
 ///
 /// # Errors
-/// One that has no use, or lacks another.
+/// One that lacks another, or does not go with it.
 pub(crate) fn fit(
     heard: Heard,
-    connector: Option<Given>,
-    (workers, allow): (&[(WorkerUrl, Role)], &[Range]),
-    pairs: PairSettings,
-) -> Result<(Option<WorkerSocket>, PairSettings), Rejected> {
-    let Some(connector) = connector.filter(|_| pairs.connector == Connector::Lmcache) else {
-        let unused = |(key, given): (_, Given)| given.reject(key, "is for --kv-connector lmcache".to_owned());
-        return heard.first.map_or(Ok((None, pairs)), |first| Err(unused(first)));
-    };
-    let Heard { registry, host, ports, listen, ready_timeout, .. } = heard;
+    connector: &Given,
+    (workers, allow): (&[(WorkerUrl, Role)], Vec<Range>),
+    pairs: &mut PairSettings,
+) -> Result<WorkerSocket, Rejected> {
+    let Heard { registry, host, ports, listen, ready_timeout } = heard;
     let needs = |what: &str| connector.reject("kv-connector", what.to_owned());
     let listen = listen.ok_or_else(|| needs("lmcache needs --lmcache-proxy-address"))?;
     let decoders: Vec<&WorkerUrl> =
@@ -58,8 +51,8 @@ pub(crate) fn fit(
         (None, Some(host), [Some(init), Some(alloc)]) => one(&host, [init, alloc], &decoders)?,
         _ => return Err(needs(INCOMPLETE)),
     };
-    let pairs = PairSettings { receivers: Arc::new(receivers), ready_timeout, ..pairs };
-    Ok((Some(WorkerSocket { listen, allow: allow.to_vec() }), pairs))
+    (pairs.receivers, pairs.ready_timeout) = (Arc::new(receivers), ready_timeout);
+    Ok(WorkerSocket { listen, allow })
 }
 
 /// Reads the values: of decode workers all in JSON, or one in parts; of prefill workers where they speak, and for how long that
@@ -71,15 +64,6 @@ pub(crate) fn read(
     (registry, host, [init, alloc]): (Option<Given>, Option<Given>, [Option<Vec<Given>>; 2]),
     [proxy, ready_timeout]: [Option<Given>; 2],
 ) -> Result<Heard, Rejected> {
-    let of_list = |given: &Option<Vec<Given>>| given.as_ref().and_then(|given| given.first().cloned());
-    let first = [
-        ("decoder-registry", registry.clone()),
-        ("decoder-host", host.clone()),
-        ("decoder-init-port", of_list(&init)),
-        ("decoder-alloc-port", of_list(&alloc)),
-        ("lmcache-proxy-address", proxy.clone()),
-        ("lmcache-ready-timeout-secs", ready_timeout.clone()),
-    ];
     let all = |given: Given| Ok((given.clone(), REGISTRY.of("decoder-registry", &given)?));
     let ports = |key, given: Option<Vec<Given>>| {
         given.map(|given| given.iter().map(|port| KV_PORT.of(key, port)).collect()).transpose()
@@ -92,7 +76,6 @@ pub(crate) fn read(
         ports: [ports("decoder-init-port", init)?, ports("decoder-alloc-port", alloc)?],
         listen: proxy.map(|given| LISTEN.of("lmcache-proxy-address", &given)).transpose()?,
         ready_timeout: DURATION.read("lmcache-ready-timeout-secs", ready_timeout, or)?,
-        first: first.into_iter().find_map(|(key, given)| Some((key, given?))),
     })
 }
 

@@ -3,7 +3,7 @@
 use forebay_discovery::{Range, RankCount};
 use forebay_pd::{Conditions, Connector};
 use forebay_policy::{LoadKind, PolicySettings};
-use forebay_router::PairSettings;
+use forebay_router::{Inject, PairSettings};
 use forebay_workers::{Role, WorkerUrl};
 
 use crate::given::{Given, Rejected};
@@ -38,6 +38,86 @@ pub(crate) struct Said {
     pub times: [Option<Given>; 3],
 }
 
+impl Said {
+    /// Key and value of what says something of pairs.
+    fn given(&self) -> Vec<Keyed> {
+        let first = |given: &Option<Vec<Given>>| given.as_ref().and_then(|given| given.first().cloned());
+        let [of_prefill, of_decode] = &self.policies;
+        let (registry, host, [init, alloc]) = &self.decoders;
+        let [proxy, ready] = &self.readiness;
+        let [connector, inject, skew, at_once] = &self.ways;
+        let [threshold, uncached] = &self.thresholds;
+        let [lease, prefill, first_byte] = &self.times;
+        let all = [
+            ("prefill", first(&self.prefill)),
+            ("decode", first(&self.decode)),
+            ("prefill-policy", of_prefill.clone()),
+            ("decode-policy", of_decode.clone()),
+            ("vllm-discovery-address", self.announced.0.clone()),
+            ("discovery-allow", first(&self.announced.1)),
+            ("kv-connector", connector.clone()),
+            ("pd-concurrent-legs", at_once.clone()),
+            ("decoder-registry", registry.clone()),
+            ("decoder-host", host.clone()),
+            ("decoder-init-port", first(init)),
+            ("decoder-alloc-port", first(alloc)),
+            ("lmcache-proxy-address", proxy.clone()),
+            ("lmcache-ready-timeout-secs", ready.clone()),
+            ("pd-inject-bootstrap", inject.clone()),
+            ("pd-allow-version-skew", skew.clone()),
+            ("pd-threshold-tokens", threshold.clone()),
+            ("pd-uncached-threshold-tokens", uncached.clone()),
+            ("pd-kv-lease-secs", lease.clone()),
+            ("pd-prefill-timeout-secs", prefill.clone()),
+            ("pd-decode-first-byte-timeout-secs", first_byte.clone()),
+        ];
+        all.into_iter().filter_map(|(key, given)| Some((key, given?))).collect()
+    }
+}
+
+/// Keys with the first value of each.
+type Keyed = (&'static str, Given);
+
+/// Where there are no pairs, nothing may speak of them. Who says that there are to be none may have the rest of the
+/// settings at hand; workers and sockets would be missed.
+fn without_pairs(given: &[Keyed], switched_off: bool) -> Result<(), Rejected> {
+    let missed = |key: &str| matches!(key, "prefill" | "decode" | "vllm-discovery-address");
+    match given.iter().find(|(key, _)| !switched_off || missed(key)) {
+        Some((key, one)) => Err(one.reject(key, NEEDS_PAIRS.to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// What is for another connector than this one.
+fn for_others(given: &[Keyed], pairs: &PairSettings) -> Result<(), Rejected> {
+    let listens = given.iter().any(|(key, _)| *key == "vllm-discovery-address");
+    let problem = |key: &str| match (key, pairs.connector) {
+        ("prefill" | "decode", connector) if connector.names_workers() => {
+            Some("with --kv-connector nccl workers announce themselves; take it out")
+        }
+        ("pd-inject-bootstrap", connector)
+            if connector != Connector::Nixl && pairs.bootstrap != Inject::Auto =>
+        {
+            Some("is for --kv-connector nixl; the legs of others go as they must")
+        }
+        ("pd-concurrent-legs", connector) if !connector.may_be_concurrent() && pairs.concurrent_legs => {
+            Some("is for --kv-connector nccl; the legs of others go as they must")
+        }
+        (_, Connector::Lmcache) => None,
+        ("discovery-allow", _) if !listens => {
+            Some("needs a socket that it is for: --vllm-discovery-address or --lmcache-proxy-address")
+        }
+        (key, _) if key.starts_with("decoder-") || key.starts_with("lmcache-") => {
+            Some("is for --kv-connector lmcache")
+        }
+        _ => None,
+    };
+    match given.iter().find_map(|(key, one)| Some((key, one, problem(key)?))) {
+        Some((key, one, problem)) => Err(one.reject(key, problem.to_owned())),
+        None => Ok(()),
+    }
+}
+
 /// Roles, pairs and the decode workers' policy. `None` if there are no pairs.
 ///
 /// # Errors
@@ -47,11 +127,12 @@ pub(crate) fn read(
     others: &[WorkerUrl],
     policy: &PolicySettings,
 ) -> Result<Option<(RoleSettings, PairSettings, PolicySettings)>, Rejected> {
+    let given = said.given();
     let Said { enabled, prefill, decode, policies, announced, decoders, readiness, ways, thresholds, times } =
         said;
     let [of_prefill, of_decode] = policies;
-    let (listens, connector) = (announced.0.clone(), ways[0].clone());
-    let pairs = pairs(ways, thresholds, times)?;
+    let connector = ways[0].clone();
+    let mut pairs = pairs(ways, thresholds, times)?;
     let lmcache = lmcache::read(decoders, readiness)?;
     let (announced, allow) = self::announced(announced)?;
     let kind = |key, given| POLICY.read(key, given, policy.kind);
@@ -61,9 +142,6 @@ pub(crate) fn read(
         ..policy.clone()
     };
     let of_decode = PolicySettings { kind: kind("decode-policy", of_decode)?, ..policy.clone() };
-    let first = [("prefill", &prefill), ("decode", &decode)]
-        .into_iter()
-        .find_map(|(key, urls)| Some((key, urls.as_ref()?.first()?.clone())));
     let is_complete = announced.is_some()
         || [&prefill, &decode].iter().all(|urls| urls.as_ref().is_some_and(|urls| !urls.is_empty()));
     let mut workers = Vec::new();
@@ -73,25 +151,18 @@ pub(crate) fn read(
         add(&mut workers, "decode", &one, (url, Role::Decode))?;
     }
     let wanted = enabled.as_ref().map_or(Ok(false), |given| BOOL.of("vllm-pd-disaggregation", given))?;
-    match (wanted, &enabled, &first) {
-        (true, Some(given), _) if !is_complete || !others.is_empty() => {
-            let problem = "needs at least one --prefill and one --decode, or --vllm-discovery-address, and no --worker-urls";
-            return Err(given.reject("vllm-pd-disaggregation", problem.to_owned()));
-        }
-        (false, _, Some((key, one))) => {
-            return Err(one.reject(key, NEEDS_PAIRS.to_owned()));
-        }
-        (false, _, None) => {
-            let needs = |given: Given| given.reject("vllm-discovery-address", NEEDS_PAIRS.to_owned());
-            return listens.map_or(Ok(None), |given| Err(needs(given)));
-        }
-        (true, _, _) => {}
+    if !wanted {
+        return without_pairs(&given, enabled.is_some()).map(|()| None);
     }
-    if let (true, Some((key, one))) = (pairs.connector.names_workers(), first) {
-        let problem = "with --kv-connector nccl workers announce themselves; take it out";
-        return Err(one.reject(key, problem.to_owned()));
+    if let Some(enabled) = enabled.filter(|_| !is_complete || !others.is_empty()) {
+        let problem = "needs at least one --prefill and one --decode, or --vllm-discovery-address, and no --worker-urls";
+        return Err(enabled.reject("vllm-pd-disaggregation", problem.to_owned()));
     }
-    let (readiness, pairs) = lmcache::fit(lmcache, connector, (&workers, &allow), pairs)?;
+    for_others(&given, &pairs)?;
+    let readiness = connector
+        .filter(|_| pairs.connector == Connector::Lmcache)
+        .map(|connector| lmcache::fit(lmcache, &connector, (&workers, allow), &mut pairs))
+        .transpose()?;
     let roles = RoleSettings { workers, prefill_policy: of_prefill, announced, readiness };
     Ok(Some((roles, pairs, of_decode)))
 }
@@ -168,34 +239,13 @@ fn announced(
     Ok((listen.map(|listen| WorkerSocket { listen, allow: allow.clone() }), allow))
 }
 
-/// What does not go together with the connector.
-fn fit(
-    connector: Connector,
-    thresholds: [(&'static str, &Option<Given>, u64); 2],
-    at_once: (Option<&Given>, bool),
-) -> Result<(), Rejected> {
-    for (key, given, tokens) in thresholds {
-        if let (Some(given), false) = (given, connector.decodes_alone() || tokens == 0) {
-            let problem = "it must be 0 with --kv-connector nccl, whose decode workers cannot prefill";
-            return Err(given.reject(key, problem.to_owned()));
-        }
-    }
-    match at_once {
-        (Some(given), true) if !connector.may_be_concurrent() => {
-            let problem = "is for --kv-connector nccl; the legs of others go as they must";
-            Err(given.reject("pd-concurrent-legs", problem.to_owned()))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn pairs(
     [connector, inject, skew, at_once]: [Option<Given>; 4],
     [threshold, uncached]: [Option<Given>; 2],
     [lease, prefill, first_byte]: [Option<Given>; 3],
 ) -> Result<PairSettings, Rejected> {
     let or = PairSettings::default();
-    let given = (threshold.clone(), uncached.clone(), at_once.clone());
+    let given = (threshold.clone(), uncached.clone());
     let pairs = PairSettings {
         connector: CONNECTOR.read("kv-connector", connector, or.connector)?,
         concurrent_legs: BOOL.read("pd-concurrent-legs", at_once, or.concurrent_legs)?,
@@ -223,10 +273,14 @@ fn pairs(
         ..or
     };
     let Conditions { threshold_tokens, uncached_threshold_tokens } = pairs.conditions;
-    let thresholds = [
-        ("pd-threshold-tokens", &given.0, threshold_tokens),
-        ("pd-uncached-threshold-tokens", &given.1, uncached_threshold_tokens),
-    ];
-    fit(pairs.connector, thresholds, (given.2.as_ref(), pairs.concurrent_legs))?;
+    for (key, given, tokens) in [
+        ("pd-threshold-tokens", given.0, threshold_tokens),
+        ("pd-uncached-threshold-tokens", given.1, uncached_threshold_tokens),
+    ] {
+        if let (Some(given), false) = (given, pairs.connector.decodes_alone() || tokens == 0) {
+            let problem = "it must be 0 with --kv-connector nccl, whose decode workers cannot prefill";
+            return Err(given.reject(key, problem.to_owned()));
+        }
+    }
     Ok(pairs)
 }

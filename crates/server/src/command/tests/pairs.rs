@@ -28,9 +28,6 @@ fn workers_have_roles_only_if_pairs_are_wanted() {
     assert_eq!(ranks("--prefill-data-parallel-size 4"), [given(4), given(2)]);
     assert_eq!(ranks("--decode-data-parallel-size auto"), [given(2), RankCount::Asked]);
     for (arguments, message) in [
-        ("--prefill http://p:1", "--prefill: needs --vllm-pd-disaggregation"),
-        ("--prefill-data-parallel-size 2", "--prefill-data-parallel-size: needs --vllm-pd-disaggregation"),
-        ("--decode http://p:1", "--decode: needs --vllm-pd-disaggregation"),
         (
             "--pd-disaggregation --decode http://p:1",
             "--vllm-pd-disaggregation: needs at least one --prefill and one --decode, or --vllm-discovery-address, and no --worker-urls",
@@ -49,6 +46,51 @@ fn workers_have_roles_only_if_pairs_are_wanted() {
 }
 
 #[test]
+fn without_pairs_nothing_may_be_said_of_them() {
+    let workers = ["prefill http://p:1", "decode http://d:1", "vllm-discovery-address 0.0.0.0:1"];
+    let sizes = ["prefill-data-parallel-size 2", "decode-data-parallel-size 2"];
+    let ways = [
+        "prefill-policy random",
+        "decode-policy random",
+        "discovery-allow ::1",
+        "kv-connector nixl",
+        "pd-concurrent-legs=false",
+        "decoder-registry {}",
+        "decoder-host h",
+        "decoder-init-port 1",
+        "decoder-alloc-port 1",
+        "lmcache-proxy-address 0.0.0.0:1",
+        "lmcache-ready-timeout-secs 1",
+        "pd-inject-bootstrap auto",
+        "pd-allow-version-skew=false",
+        "pd-threshold-tokens 0",
+        "pd-uncached-threshold-tokens 0",
+        "pd-kv-lease-secs 30",
+        "pd-prefill-timeout-secs 1",
+        "pd-decode-first-byte-timeout-secs 1",
+    ];
+    let needs = |flag: &str| {
+        let key = flag.split([' ', '=']).next().unwrap();
+        format!("--{key}: needs --vllm-pd-disaggregation")
+    };
+    for flag in workers.iter().chain(&sizes).chain(&ways) {
+        assert_eq!(refused(&format!("--{flag}")), needs(flag));
+    }
+    for flag in ways {
+        let settings = served(&format!("--vllm-pd-disaggregation=false --{flag}"));
+        assert!(settings.roles.is_none() && settings.router.pairs.is_none(), "{flag}");
+    }
+    for flag in workers.iter().chain(&sizes) {
+        let arguments = format!("--vllm-pd-disaggregation=false --decode-policy random --{flag}");
+        assert_eq!(refused(&arguments), needs(flag));
+    }
+    // Each flag under this heading of the help is above.
+    let flags = <Flags as Args>::augment_args(clap::Command::new("x"));
+    let of_pairs = flags.get_arguments().filter(|flag| flag.get_help_heading() == Some("Prefill and decode"));
+    assert_eq!(of_pairs.count(), workers.len() + sizes.len() + ways.len() + 1);
+}
+
+#[test]
 fn workers_that_announce_themselves_need_no_list_and_those_of_nccl_have_none() {
     let nccl = "--pd-disaggregation --kv-connector nccl --vllm-discovery-address 0.0.0.0:30001";
     let settings = served(&format!("{nccl} --pd-concurrent-legs --discovery-allow 10.0.0.0/8,::1"));
@@ -59,7 +101,6 @@ fn workers_that_announce_themselves_need_no_list_and_those_of_nccl_have_none() {
     let usual = served("--pd-disaggregation --vllm-discovery-address [::]:1 --prefill http://p:1");
     assert_eq!(usual.roles.unwrap().announced.unwrap().allow, Range::usual());
     for (arguments, message) in [
-        ("--vllm-discovery-address 0.0.0.0:1", "--vllm-discovery-address: needs --vllm-pd-disaggregation"),
         (
             "--pd-disaggregation --kv-connector nccl --prefill http://p:1 --decode http://d:1",
             "--prefill: with --kv-connector nccl workers announce themselves; take it out",
@@ -67,6 +108,14 @@ fn workers_that_announce_themselves_need_no_list_and_those_of_nccl_have_none() {
         (
             &format!("{nccl} --pd-threshold-tokens 512"),
             "--pd-threshold-tokens: it must be 0 with --kv-connector nccl, whose decode workers cannot prefill",
+        ),
+        (
+            "--pd-disaggregation --prefill http://p:1 --decode http://d:1 --discovery-allow ::1",
+            "--discovery-allow: needs a socket that it is for: --vllm-discovery-address or --lmcache-proxy-address",
+        ),
+        (
+            &format!("{nccl} --pd-inject-bootstrap always"),
+            "--pd-inject-bootstrap: is for --kv-connector nixl; the legs of others go as they must",
         ),
         (
             "--pd-disaggregation --prefill http://p:1 --decode http://d:1 --pd-concurrent-legs",
