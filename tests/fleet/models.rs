@@ -31,11 +31,6 @@ async fn site_of(names: &[&str], refresh: Duration) -> Site {
 
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// Waits until the router believes that this worker serves the name.
-async fn believed(site: &Site, worker: usize, name: &str) {
-    site.app.reader().wait_for(|world| world.hosts()[worker].models().serves(name)).await;
-}
-
 #[test]
 fn workers_of_several_base_models_each_get_requests_for_their_own() {
     run(async {
@@ -63,15 +58,13 @@ fn adapters_that_are_loaded_through_the_router_are_known_at_once_and_gone_at_onc
         assert_eq!(client.post("/v1/completions", body("poet")).await.status(), 404);
         let load = r#"{"lora_name":"poet","lora_path":"/loras/poet"}"#;
         assert_eq!(client.post("/v1/load_lora_adapter", load).await.status(), 200);
-        believed(&site, 0, "poet").await;
-        believed(&site, 1, "poet").await;
+        site.wait_serves(0, "poet", true).await;
+        site.wait_serves(1, "poet", true).await;
         assert_eq!(site.choices(2, |_| body("poet")).await.len(), 2);
         assert_eq!(client.post("/v1/completions", body("poet")).await.status(), 200);
         assert_eq!(client.post("/v1/unload_lora_adapter", r#"{"lora_name":"poet"}"#).await.status(), 200);
-        site.app
-            .reader()
-            .wait_for(|world| world.hosts().iter().all(|host| !host.models().serves("poet")))
-            .await;
+        site.wait_serves(0, "poet", false).await;
+        site.wait_serves(1, "poet", false).await;
         assert_eq!(client.post("/v1/completions", body("poet")).await.status(), 404);
     });
 }
@@ -88,7 +81,7 @@ fn adapters_that_are_loaded_elsewhere_are_known_from_the_next_refresh_on() {
         let mut worker = forebay_tests::Client::connect(&site.workers[0].url()).await;
         let load = r#"{"lora_name":"poet","lora_path":"/loras/poet"}"#;
         assert_eq!(worker.post("/v1/load_lora_adapter", load).await.status(), 200);
-        believed(&site, 0, "poet").await;
+        site.wait_serves(0, "poet", true).await;
         assert_eq!(site.choices(1, |_| body("poet")).await, ["w0"]);
     });
 }
@@ -100,7 +93,7 @@ fn a_name_that_a_worker_does_not_know_any_more_is_asked_for_elsewhere_once_and_t
         site.workers[0].swap("other");
         let mut client = site.client().await;
         assert_eq!(site::by(&client.post("/v1/completions", body("tiny")).await), "w1", "asked there next");
-        believed(&site, 0, "other").await;
+        site.wait_serves(0, "other", true).await;
         assert_eq!(site.choices(1, |_| body("other")).await, ["w0"]);
         assert_eq!(site.metric("forebay_retries_total", &[r#"reason="unserved""#]).await, 1);
         assert_eq!(site.workers[0].requests_to("/v1/completions").len(), 2);
@@ -110,8 +103,8 @@ fn a_name_that_a_worker_does_not_know_any_more_is_asked_for_elsewhere_once_and_t
         let refused = client.post("/v1/completions", body("tiny")).await;
         assert_eq!(refused.status(), 404, "{}", refused.text());
         assert!(refused.text().contains("The model `tiny` does not exist"));
-        believed(&site, 1, "other").await;
-        believed(&site, 2, "other").await;
+        site.wait_serves(1, "other", true).await;
+        site.wait_serves(2, "other", true).await;
         assert_eq!(client.post("/v1/completions", body("tiny")).await.status(), 404);
         let asked: usize = site.workers[1..].iter().map(|w| w.requests_to("/v1/completions").len()).sum();
         assert_eq!(asked, 3, "one answer, two refusals; the last request was the router's to refuse");
@@ -163,13 +156,13 @@ fn a_worker_that_is_swapped_under_traffic_costs_no_client_an_answer_whose_model_
             let name = BOTH[round % 2];
             let before = sent.load(Ordering::Relaxed);
             site.workers[2].swap(name);
-            believed(&site, 2, name).await;
+            site.wait_serves(2, name, true).await;
             until("some requests more", || sent.load(Ordering::Relaxed) > before + 200).await;
         }
         // From the refresh on nobody asks it for what it has no more.
         site.workers[2].swap("stays");
-        believed(&site, 2, "stays").await;
-        site.app.reader().wait_for(|world| !world.hosts()[2].models().serves("goes")).await;
+        site.wait_serves(2, "stays", true).await;
+        site.wait_serves(2, "goes", false).await;
         let _older = site.workers[2].take_requests();
         let before = sent.load(Ordering::Relaxed);
         until("requests after the refresh", || sent.load(Ordering::Relaxed) > before + 200).await;
@@ -241,7 +234,7 @@ fn a_worker_that_is_replaced_under_traffic_by_one_with_another_model_costs_no_cl
         let mut admin = site.admin().await;
         let added = admin.post("/workers", format!(r#"{{"url":"{}"}}"#, newcomer.url())).await;
         assert_eq!(added.status(), 201, "{}", added.text());
-        believed(&site, 2, "late").await;
+        site.wait_serves(2, "late", true).await;
         let removed = admin.ask("DELETE", "/workers/1", &[], b"").await.status();
         assert!(removed == 200 || removed == 202, "{removed}");
         site.app.reader().wait_for(|world| world.hosts().len() == 2).await;

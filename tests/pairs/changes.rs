@@ -56,7 +56,7 @@ fn a_leg_whose_worker_has_another_model_is_asked_for_elsewhere_and_the_worker_is
                 let answer = client.post("/v1/completions", completion("a prompt", 3, false)).await;
                 assert_eq!(answer.status(), 200, "{}", answer.text());
             }
-            site.app.reader().wait_for(|world| world.hosts()[gone].models().serves("other")).await;
+            site.wait_serves(gone, "other", true).await;
             for _ in 0..4 {
                 assert_eq!(client.post("/v1/completions", completion("b", 3, false)).await.status(), 200);
             }

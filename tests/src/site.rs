@@ -1,11 +1,13 @@
 //! Workers, the application in front of them, and what can be asked of both.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::App;
 use forebay::settings::{Listen, Settings};
 use forebay_policy::PolicyKind;
 use forebay_sim::{Worker, WorkerOptions};
+use forebay_workers::World;
 
 use crate::client::{Answer, Client};
 use crate::until;
@@ -124,6 +126,18 @@ impl Site {
     /// Waits until a worker is (or is no more) in rotation.
     pub async fn wait_eligible(&self, worker: usize, eligible: bool) {
         self.app.reader().wait_for(|world| world.hosts()[worker].workers()[0].eligible() == eligible).await;
+    }
+
+    /// Waits until requests for this model may go to the worker, or may no more. What the worker is known to serve is not
+    /// asked: that is learnt a moment before requests go by it.
+    pub async fn wait_serves(&self, worker: usize, model: &str, serves: bool) {
+        let goes_there = |world: &World| {
+            let host = &world.hosts()[worker];
+            let mut pools =
+                world.pools().chain(world.prefill_pools()).filter(|pool| &**pool.model() == model);
+            pools.any(|pool| pool.workers().any(|worker| Arc::ptr_eq(worker.host(), host)))
+        };
+        self.app.reader().wait_for(|world| goes_there(world) == serves).await;
     }
 
     /// The names of the workers that answer `count` equal requests of one client.
