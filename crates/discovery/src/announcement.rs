@@ -9,7 +9,7 @@ use crate::allow::Range;
 
 /// A worker's word on itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Announcement {
+pub struct Announcement {
     /// Where clients' requests go.
     pub url: WorkerUrl,
     /// What it is for.
@@ -20,7 +20,7 @@ pub(crate) struct Announcement {
 
 /// Why an announcement is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Dropped {
+pub enum Dropped {
     /// It is no map of what has to be there.
     #[error("it is no msgpack map with type, http_address and zmq_address")]
     Malformed,
@@ -37,7 +37,7 @@ pub(crate) enum Dropped {
 
 impl Dropped {
     /// Whether it is well but not allowed.
-    pub(crate) fn is_refusal(self) -> bool {
+    pub fn is_refusal(self) -> bool {
         self == Self::Outside
     }
 }
@@ -55,11 +55,11 @@ struct Wire<'a> {
 const DEPTH: usize = 16;
 
 impl Announcement {
-    /// Reads one.
+    /// Reads one. What it names has to be in `allow`.
     ///
     /// # Errors
     /// Why it is to be dropped.
-    pub(crate) fn read(payload: &[u8], allow: &[Range]) -> Result<Self, Dropped> {
+    pub fn read(payload: &[u8], allow: &[Range]) -> Result<Self, Dropped> {
         let wire = wire(payload).ok_or(Dropped::Malformed)?;
         let role = match wire.kind {
             "P" => Role::Prefill { bootstrap_port: None },

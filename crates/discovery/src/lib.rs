@@ -7,13 +7,13 @@
 //! - `metrics`: what a worker's metrics tell.
 //! - [`probe`]: the task that keeps asking one worker.
 //! - [`watch`]: puts workers on the list, each with a task of its own.
-//! - [`allow`]: from where workers may speak of themselves; `zmtp`: how their messages come; `hearing`: the sockets for them.
-//! - `announcement`: how one announces itself; `announced`: who did, and what follows; [`announcements`]: where they do.
+//! - [`allow`]: from where workers may speak of themselves; [`zmtp`]: how their messages come; `hearing`: the sockets for them.
+//! - [`announcement`]: how one announces itself; `announced`: who did, and what follows; [`announcements`]: where they do.
 //! - [`readiness`]: where prefill workers say that they have handed over.
 
 pub mod allow;
 mod announced;
-mod announcement;
+pub mod announcement;
 pub mod announcements;
 pub mod asking;
 mod hearing;
@@ -22,7 +22,7 @@ pub mod probe;
 pub mod readiness;
 pub mod settings;
 pub mod watch;
-mod zmtp;
+pub mod zmtp;
 
 pub use allow::Range;
 pub use announcements::{AnnouncementMetrics, Announcements};

@@ -109,8 +109,9 @@ struct Wire<'a> {
     req_id: &'a str,
 }
 
-/// Of a map: the same member in a list would be somebody else's message.
-fn req_id(message: &[u8]) -> Option<&str> {
+/// The id of the request whose blocks a rank has written, out of its message. Only of a map: the same member in a list would
+/// be somebody else's message.
+pub fn req_id(message: &[u8]) -> Option<&str> {
     if !matches!(message.first(), Some(0x80..=0x8f | 0xde | 0xdf)) {
         return None;
     }

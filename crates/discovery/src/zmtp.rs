@@ -27,7 +27,7 @@ const GREETING: [u8; 64] = {
 
 /// What this end is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Socket {
+pub enum Socket {
     /// It hears DEALERs. It has no name of its own.
     Router,
     /// It hears PUSHes.
@@ -38,13 +38,13 @@ const ROUTER: &[u8] = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER\x
 const PULL: &[u8] = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL";
 
 /// One peer.
-pub(crate) struct Peer<S> {
+pub struct Peer<S> {
     stream: S,
 }
 
 /// A message as far as it matters.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub enum Message {
     /// One frame.
     Single(Vec<u8>),
     /// Several, which nothing has that is waited for here.
@@ -62,7 +62,10 @@ impl Socket {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     /// Greets, and hears the peer's greeting.
-    pub(crate) async fn greet(mut stream: S, socket: Socket) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The stream's, or `InvalidData` if the peer speaks something else.
+    pub async fn greet(mut stream: S, socket: Socket) -> io::Result<Self> {
         stream.write_all(&GREETING).await?;
         stream.write_all(socket.ready()).await?;
         let mut theirs = [0; 64];
@@ -79,7 +82,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     /// The next message; `None` if the peer has left.
-    pub(crate) async fn message(&mut self) -> io::Result<Option<Message>> {
+    ///
+    /// # Errors
+    /// The stream's, or `InvalidData` if it is none.
+    pub async fn message(&mut self) -> io::Result<Option<Message>> {
         let mut frames = 0_u32;
         loop {
             let flags = match self.stream.read_u8().await {
