@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use forebay::admin::MetricsPrefix;
+use forebay_pd::Connector;
 use forebay_sim::PairRole;
 use forebay_tests::{run, site};
 use serde_json::json;
@@ -35,6 +36,27 @@ fn a_worker_that_comes_takes_its_part_of_pairs_and_one_that_goes_leaves_them_to_
         assert_eq!((prefills(0), prefills(2)), (0, 1));
         assert_eq!(setting.pairs("handed_over").await, 1);
         setting.no_violation();
+    });
+}
+
+#[test]
+fn a_worker_that_would_be_in_no_pair_is_refused_with_the_reason() {
+    run(async {
+        let refused = async |connector: Connector, role: &str| {
+            let setting = ONE_EACH.by(connector).start().await;
+            let body = json!({"url": "http://127.0.0.1:9", "role": role}).to_string();
+            let answer = setting.site.admin().await.post("/workers", body).await;
+            (answer.status(), answer.text())
+        };
+        let (status, problem) = refused(Connector::Lmcache, "decode").await;
+        assert_eq!(status, 400, "{problem}");
+        assert!(problem.contains("http://127.0.0.1:9 is not in --decoder-registry"), "{problem}");
+        assert_eq!(refused(Connector::Lmcache, "prefill").await.0, 201);
+        for role in ["prefill", "decode"] {
+            let (status, problem) = refused(Connector::Nccl, role).await;
+            assert_eq!(status, 400, "{problem}");
+            assert!(problem.contains("announce themselves at --vllm-discovery-address"), "{problem}");
+        }
     });
 }
 

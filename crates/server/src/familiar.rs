@@ -64,7 +64,7 @@ async fn add(State(familiar): State<Familiar>, asked: Asked) -> Response {
         Err(problem) => return refuse(problem),
     };
     let fleet = &familiar.fleet;
-    if fleet.has_roles {
+    if fleet.pairs.is_some() {
         return refuse("workers have roles here: POST /workers with a role adds one".to_owned());
     }
     let host = match fleet.add(url, Role::Regular) {

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, post};
 use axum::{Json, Router};
 use forebay_discovery::Watcher;
+use forebay_router::PairSettings;
 use forebay_workers::{Blocker, Host, Reader, Role, WorkerUrl, World, Writer};
 use serde::Deserialize;
 use serde_json::json;
@@ -24,8 +25,8 @@ pub(crate) struct Fleet {
     pub(crate) watcher: Watcher,
     /// How long a new worker may take until it is well, for who waits for that.
     pub(crate) startup_timeout: Duration,
-    /// Whether workers are for prefill or decode.
-    pub(crate) has_roles: bool,
+    /// How pairs are made, if workers are for prefill or decode.
+    pub(crate) pairs: Option<PairSettings>,
 }
 
 /// A worker that comes.
@@ -73,7 +74,7 @@ async fn add(State(fleet): State<Fleet>, body: Bytes) -> Response {
         Ok(newcomer) => newcomer,
         Err(error) => return refuse(&format!("the body must be {{\"url\": …, \"role\": …}}: {error}")),
     };
-    match newcomer.read(fleet.has_roles).and_then(|(url, role)| fleet.add(url, role)) {
+    match newcomer.read(fleet.pairs.is_some()).and_then(|(url, role)| fleet.add(url, role)) {
         Ok((host, is_new)) => {
             let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
             let (url, role) = (host.url().as_str(), host.role().as_str());
@@ -116,6 +117,9 @@ impl Newcomer {
 impl Fleet {
     /// Puts it on the list; says whether it is new there.
     pub(crate) fn add(&self, url: WorkerUrl, role: Role) -> Result<(Arc<Host>, bool), Refused> {
+        if let Some(problem) = self.has_no_pairs(&url, role) {
+            return Err(Refused::Nonsense(problem));
+        }
         let (host, is_new) = self.watcher.watch(url, role);
         let url = host.url().as_str();
         if is_new {
@@ -127,6 +131,19 @@ impl Fleet {
             return Err(Refused::Conflict(problem));
         }
         Ok((host, is_new))
+    }
+
+    /// Why such a worker would be in no pair, if that is so: it would be ready, and idle for ever.
+    fn has_no_pairs(&self, url: &WorkerUrl, role: Role) -> Option<String> {
+        let pairs = self.pairs.as_ref()?;
+        let is_told = pairs.connector.makes_first_token() && role == Role::Decode;
+        if pairs.connector.names_workers() {
+            return Some(
+                "with --kv-connector nccl workers announce themselves at --vllm-discovery-address".to_owned(),
+            );
+        }
+        (is_told && !pairs.receivers.contains_key(url.as_str()))
+            .then(|| format!("{url} is not in --decoder-registry: nobody knows where it takes in blocks"))
     }
 
     /// Takes it off the list at once. What is under way there ends on its own.

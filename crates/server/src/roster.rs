@@ -150,6 +150,6 @@ pub(crate) fn kept(
         writer,
         watcher: Watcher { probe, runtime: runtime.clone(), tasks: TaskTracker::new() },
         startup_timeout: settings.startup_timeout,
-        has_roles: settings.roles.is_some(),
+        pairs: settings.router.pairs.clone(),
     }
 }
