@@ -3,52 +3,15 @@
 
 use std::alloc::System;
 
-use forebay_policy::{Ask, Fleet, Policy, PolicySettings, PrefixKey, Slot};
+use forebay_benches::Idle;
+use forebay_policy::{Ask, Policy, PolicySettings, PrefixKey, Slot};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Eight workers of known capacity.
-struct Eight;
-
-impl Fleet for Eight {
-    fn len(&self) -> usize {
-        8
-    }
-
-    fn slot(&self, i: usize) -> Slot {
-        Slot(i as u32)
-    }
-
-    fn name(&self, _: usize) -> &str {
-        ""
-    }
-
-    fn eligible(&self, _: usize) -> bool {
-        true
-    }
-
-    fn in_flight(&self, _: usize) -> u32 {
-        0
-    }
-
-    fn pending_tokens(&self, _: usize) -> u64 {
-        0
-    }
-
-    fn cache_tokens(&self, _: usize) -> u64 {
-        500_000
-    }
-
-    fn served(&self, _: usize) -> u64 {
-        0
-    }
-
-    fn generation(&self) -> u64 {
-        1
-    }
-}
+/// Of known capacity.
+const WORKERS: Idle = Idle { workers: 8, cache_tokens: 500_000 };
 
 fn in_use() -> usize {
     let stats = ALLOCATOR.stats();
@@ -78,7 +41,7 @@ fn churn(prompts: u64) -> f64 {
     for number in 0..prompts {
         fill(&mut key, number);
         let ask = Ask { prefix: Some(&key), now_ms: number / 100, ..Ask::default() };
-        let _choice = policy.select(&ask, &Eight, |_| ());
+        let _choice = policy.select(&ask, &WORKERS, |_| ());
         most = most.max(in_use().wrapping_sub(before));
         if number % 1_000_000 == 999_999 {
             policy.forget(Slot((number / 1_000_000 % 8) as u32));
@@ -101,7 +64,7 @@ fn each_block() -> f64 {
         builder.push(&number.to_le_bytes().repeat(128));
         builder.finish();
         let ask = Ask { prefix: Some(&key), ..Ask::default() };
-        let _choice = policy.select(&ask, &Eight, |_| ());
+        let _choice = policy.select(&ask, &WORKERS, |_| ());
     }
     let distinct = 16 + 100_000 * 16;
     in_use().wrapping_sub(before) as f64 / f64::from(distinct)

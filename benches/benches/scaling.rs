@@ -5,8 +5,9 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use forebay_benches::Idle;
 use forebay_openai::{BodyShape, Facts, Scratch};
-use forebay_policy::{Ask, Fleet, Policy, PolicySettings, PrefixKey, Slot};
+use forebay_policy::{Ask, Policy, PolicySettings, PrefixKey};
 
 const REQUESTS: u64 = 400_000;
 const ROUNDS: usize = 7;
@@ -19,41 +20,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// takes the place of an old one, and no memory is touched for the first time.
 const FILL: u64 = 110_000;
 
-struct Four;
-
-impl Fleet for Four {
-    fn len(&self) -> usize {
-        4
-    }
-
-    fn slot(&self, i: usize) -> Slot {
-        Slot(i as u32)
-    }
-
-    fn name(&self, _: usize) -> &str {
-        ""
-    }
-
-    fn eligible(&self, _: usize) -> bool {
-        true
-    }
-
-    fn in_flight(&self, _: usize) -> u32 {
-        0
-    }
-
-    fn pending_tokens(&self, _: usize) -> u64 {
-        0
-    }
-
-    fn served(&self, _: usize) -> u64 {
-        0
-    }
-
-    fn generation(&self) -> u64 {
-        1
-    }
-}
+const WORKERS: Idle = Idle { workers: 4, cache_tokens: 0 };
 
 /// A body whose prompt begins with a number of eight digits.
 struct Body(Vec<u8>);
@@ -81,7 +48,7 @@ fn request(body: &[u8], scratch: &mut Scratch, key: &mut PrefixKey, policy: &Pol
     builder.finish();
     let ask = Ask { prefix: Some(key), ..Ask::default() };
     let begin = Instant::now();
-    black_box(policy.select(&ask, &Four, |_| ()));
+    black_box(policy.select(&ask, &WORKERS, |_| ()));
     begin.elapsed()
 }
 

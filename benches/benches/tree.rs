@@ -4,46 +4,12 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
-use forebay_policy::{Ask, Fleet, Policy, PolicySettings, PrefixKey, Slot};
+use forebay_benches::Idle;
+use forebay_policy::{Ask, Policy, PolicySettings, PrefixKey};
 
 const SIZES: [(&str, usize); 3] = [("2KiB", 2 << 10), ("16KiB", 16 << 10), ("1MiB", 1 << 20)];
 
-/// Four idle workers: the choice itself costs next to nothing.
-struct Idle;
-
-impl Fleet for Idle {
-    fn len(&self) -> usize {
-        4
-    }
-
-    fn slot(&self, i: usize) -> Slot {
-        Slot(i as u32)
-    }
-
-    fn name(&self, _: usize) -> &str {
-        ""
-    }
-
-    fn eligible(&self, _: usize) -> bool {
-        true
-    }
-
-    fn in_flight(&self, _: usize) -> u32 {
-        0
-    }
-
-    fn pending_tokens(&self, _: usize) -> u64 {
-        0
-    }
-
-    fn served(&self, _: usize) -> u64 {
-        0
-    }
-
-    fn generation(&self) -> u64 {
-        1
-    }
-}
+const WORKERS: Idle = Idle { workers: 4, cache_tokens: 0 };
 
 fn key(namespace: u64, len: usize) -> PrefixKey {
     let mut key = PrefixKey::new();
@@ -55,7 +21,7 @@ fn key(namespace: u64, len: usize) -> PrefixKey {
 
 fn select(policy: &Policy, key: &PrefixKey) {
     let ask = Ask { prefix: Some(key), ..Ask::default() };
-    black_box(policy.select(&ask, &Idle, |_| ()));
+    black_box(policy.select(&ask, &WORKERS, |_| ()));
 }
 
 fn warmed() -> Policy {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay::App;
 use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
-use forebay_tests::{Client, Head, Site, request, site, until};
+use forebay_tests::{Client, Site, request, site, until};
 
 pub(crate) const WHOLE: &str = r#"{"prompt":"x","max_tokens":8}"#;
 pub(crate) const STREAM: &str = r#"{"prompt":"x","max_tokens":8,"stream":true}"#;
@@ -119,7 +119,7 @@ pub(crate) async fn saw(client: &mut Client, body: &str) -> String {
 pub(crate) async fn saw_of(client: &mut Client, bytes: &[u8]) -> String {
     client.send(bytes).await;
     let Ok(head) = client.head().await else { return "nothing, then the end".to_owned() };
-    let (body, whole) = read(client, &head).await;
+    let (body, whole) = client.body_so_far(&head).await;
     let text = String::from_utf8_lossy(&body);
     let body = match (whole, head.text("content-type").unwrap_or_default().starts_with("text/event-stream")) {
         (false, _) if text.ends_with("data: [DONE]\n\n") => "[DONE], then cut".to_owned(),
@@ -148,20 +148,5 @@ fn last_record(text: &str) -> String {
         }
         None if *last == "data: [DONE]" => "whole stream".to_owned(),
         None => format!("a stream without an end: {last}"),
-    }
-}
-
-/// The body as far as it came, and whether it came to its end.
-async fn read(client: &mut Client, head: &Head) -> (Vec<u8>, bool) {
-    if head.text("transfer-encoding").is_none() {
-        return client.body(head, "POST").await.map_or((Vec::new(), false), |body| (body, true));
-    }
-    let mut bytes = Vec::new();
-    loop {
-        match client.chunk().await {
-            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
-            Ok(None) => return (bytes, true),
-            Err(_) => return (bytes, false),
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use forebay::App;
 use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
 use forebay_sim::{Fault, FaultRule, Scope, When};
@@ -137,21 +138,27 @@ fn without_retries_one_worker_is_asked() {
     });
 }
 
+/// A worker that gives this answer is asked once in six requests; another one answers them all.
+async fn left_alone(answer: impl Into<Vec<u8>>) -> (App, Scripted, Scripted) {
+    let asking = Scripted::start(answer, Then::Keep).await;
+    let other = Scripted::start("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", Then::Keep).await;
+    let app = site::start(&site::settings(PolicyKind::RoundRobin, &[asking.url(), other.url()])).await;
+    let mut client = Client::connect(&app.url()).await;
+    for _ in 0..6 {
+        assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
+    }
+    assert_eq!((asking.requests(), other.requests()), (1, 6), "it is left alone after the first");
+    (app, asking, other)
+}
+
 #[test]
 fn a_worker_that_asks_to_be_left_alone_is_as_long_as_there_is_another() {
     run(async {
         let busy = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 20\r\ncontent-length: 0\r\n\r\n";
-        let asking = Scripted::start(busy, Then::Keep).await;
-        let other = Scripted::start("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", Then::Keep).await;
-        let app = site::start(&site::settings(PolicyKind::RoundRobin, &[asking.url(), other.url()])).await;
-        let mut client = Client::connect(&app.url()).await;
-        for _ in 0..6 {
-            assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
-        }
-        assert_eq!((asking.requests(), other.requests()), (1, 6), "it is left alone after the first");
+        let (app, asking, other) = left_alone(busy).await;
         assert_eq!(app.reader().world().workers()[0].health_word(), "paused");
         drop(other);
-        let answer = client.post("/v1/completions", WHOLE).await;
+        let answer = Client::connect(&app.url()).await.post("/v1/completions", WHOLE).await;
         assert_eq!(
             (answer.status(), answer.header("retry-after").as_str()),
             (503, "20"),
@@ -166,14 +173,7 @@ fn a_date_until_which_a_worker_wants_to_be_left_alone_is_read_by_its_own_clock()
     run(async {
         let date = "date: Wed, 21 Oct 2015 07:28:00 GMT\r\nretry-after: Wed, 21 Oct 2015 07:28:20 GMT";
         let busy = format!("HTTP/1.1 503 Service Unavailable\r\n{date}\r\ncontent-length: 0\r\n\r\n");
-        let asking = Scripted::start(busy, Then::Keep).await;
-        let other = Scripted::start("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", Then::Keep).await;
-        let app = site::start(&site::settings(PolicyKind::RoundRobin, &[asking.url(), other.url()])).await;
-        let mut client = Client::connect(&app.url()).await;
-        for _ in 0..6 {
-            assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
-        }
-        assert_eq!((asking.requests(), other.requests()), (1, 6), "it is left alone after the first");
+        left_alone(busy).await;
     });
 }
 

@@ -156,6 +156,22 @@ impl Client {
         Ok(Head { status, headers })
     }
 
+    /// The body behind this head as far as it came, and whether it came to its end.
+    pub async fn body_so_far(&mut self, head: &Head) -> (Vec<u8>, bool) {
+        // What was short enough to come in one piece has a length.
+        if head.text("transfer-encoding").is_none() {
+            return self.body(head, "POST").await.map_or((Vec::new(), false), |body| (body, true));
+        }
+        let mut bytes = Vec::new();
+        loop {
+            match self.chunk().await {
+                Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
+                Ok(None) => return (bytes, true),
+                Err(_) => return (bytes, false),
+            }
+        }
+    }
+
     /// Reads one chunk of a chunked body; `None` is its end.
     pub async fn chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
         let end = loop {

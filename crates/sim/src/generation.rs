@@ -3,6 +3,7 @@
 use crate::answer::{Answer, Record, quoted};
 use crate::engine::Admission;
 use crate::prompt::{Ask, Prompt, words};
+use crate::sse;
 
 /// The tokens of one request and what is reported about them.
 #[derive(Clone, Debug)]
@@ -117,6 +118,25 @@ impl Generation {
             true => format!(r#","usage":{}"#, self.usage.so_far(total)),
             false => String::new(),
         }
+    }
+
+    /// `,"system_fingerprint":…` for a record with a token, or nothing: without a usage record it is on the last one of the
+    /// choice.
+    pub(crate) fn fingerprint_with(&self, token: &Token<'_>) -> String {
+        match token.last && !self.ask.include_usage {
+            true => format!(r#","system_fingerprint":{}"#, quoted(&self.fingerprint)),
+            false => String::new(),
+        }
+    }
+
+    /// The end of a stream whose records begin like this.
+    pub(crate) fn ending(&self, start: &str) -> impl Iterator<Item = Record> {
+        let token = self.ask.max_tokens;
+        let usage = self.ask.include_usage.then(|| {
+            let (usage, fingerprint) = (self.usage.streamed(), quoted(&self.fingerprint));
+            sse::data(&format!(r#"{start}],"usage":{usage},"system_fingerprint":{fingerprint}}}"#))
+        });
+        usage.into_iter().chain([sse::done()]).map(move |bytes| Record { token, bytes })
     }
 
     pub(crate) fn stream(&self, records: Vec<Record>) -> Answer {

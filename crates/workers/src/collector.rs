@@ -209,8 +209,13 @@ fn family(name: &str, help: &str, kind: MetricType, values: Vec<(Labels<'_>, f64
         }
         metric
     });
+    metric_family(name, help, kind, metrics.collect())
+}
+
+/// Series under one name.
+pub fn metric_family(name: &str, help: &str, kind: MetricType, series: Vec<Metric>) -> MetricFamily {
     let mut family = MetricFamily::default();
-    family.set_metric(metrics.collect());
+    family.set_metric(series);
     family.set_name(name.to_owned());
     family.set_help(help.to_owned());
     family.set_field_type(kind);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use forebay_policy::Reason;
+use forebay_workers::collector::metric_family;
 use forebay_workers::{Worker, World};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
@@ -271,10 +272,5 @@ fn family<T>(
         set(&mut metric, value);
         metric
     });
-    let mut family = MetricFamily::default();
-    family.set_metric(metrics.collect());
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family
+    metric_family(name, help, kind, metrics.collect())
 }

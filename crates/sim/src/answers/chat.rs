@@ -51,16 +51,7 @@ fn records(generation: &Generation) -> Vec<Record> {
         records.push(Record { token: 1, bytes: sse::data(&json) });
     }
     records.extend(generation.tokens().map(|token| content(&start, generation, &token)));
-    let token = generation.ask.max_tokens;
-    if generation.ask.include_usage {
-        let json = format!(
-            r#"{start}],"usage":{},"system_fingerprint":{}}}"#,
-            generation.usage.streamed(),
-            quoted(&generation.fingerprint)
-        );
-        records.push(Record { token, bytes: sse::data(&json) });
-    }
-    records.push(Record { token, bytes: sse::done() });
+    records.extend(generation.ending(&start));
     records
 }
 
@@ -69,11 +60,7 @@ fn content(start: &str, generation: &Generation, token: &Token<'_>) -> Record {
         true => r#""length","stop_reason":null"#,
         false => "null",
     };
-    // Without a usage record the fingerprint is on the last record of the choice.
-    let fingerprint = match token.last && !generation.ask.include_usage {
-        true => format!(r#","system_fingerprint":{}"#, quoted(&generation.fingerprint)),
-        false => String::new(),
-    };
+    let fingerprint = generation.fingerprint_with(token);
     let json = format!(
         r#"{start}{{"index":{},"delta":{{"content":{}}},"logprobs":null,"finish_reason":{finish},"token_ids":null}}]{}{fingerprint}}}"#,
         token.choice,

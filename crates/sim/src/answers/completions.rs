@@ -68,25 +68,13 @@ fn records(generation: &Generation) -> Vec<Record> {
         generation.model()
     );
     let mut records: Vec<_> = generation.tokens().map(|token| content(&start, generation, &token)).collect();
-    let token = generation.ask.max_tokens;
-    if generation.ask.include_usage {
-        let json = format!(
-            r#"{start}],"usage":{},"system_fingerprint":{}}}"#,
-            generation.usage.streamed(),
-            quoted(&generation.fingerprint)
-        );
-        records.push(Record { token, bytes: sse::data(&json) });
-    }
-    records.push(Record { token, bytes: sse::done() });
+    records.extend(generation.ending(&start));
     records
 }
 
 fn content(start: &str, generation: &Generation, token: &Token<'_>) -> Record {
     let finish = if token.last { r#""length""# } else { "null" };
-    let fingerprint = match token.last && !generation.ask.include_usage {
-        true => format!(r#","system_fingerprint":{}"#, quoted(&generation.fingerprint)),
-        false => String::new(),
-    };
+    let fingerprint = generation.fingerprint_with(token);
     let json = format!(
         r#"{start}{{"index":{},"text":{},"logprobs":null,"finish_reason":{finish},"stop_reason":null,"prompt_token_ids":null,"token_ids":null}}]{}{fingerprint}}}"#,
         token.choice,

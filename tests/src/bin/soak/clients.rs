@@ -52,7 +52,7 @@ impl Asker<'_> {
         }
         let is_stream = head.text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
         if let (Wants::Stream(expected), true) = (&ask.wants, is_stream) {
-            let (bytes, whole) = read_stream(&mut client, &head).await;
+            let (bytes, whole) = client.body_so_far(&head).await;
             self.keep(client, &head, whole);
             return answers::stream(ask.path, &bytes, whole, expected);
         }
@@ -74,21 +74,5 @@ impl Asker<'_> {
     fn keep(&mut self, client: Client, head: &Head, whole: bool) {
         let closes = head.text("connection").is_some_and(|value| value == "close");
         self.kept = (whole && !closes).then(|| (client, Instant::now()));
-    }
-}
-
-/// The payload of a body as far as it came, and whether it came to its end.
-async fn read_stream(client: &mut Client, head: &Head) -> (Vec<u8>, bool) {
-    // What was short enough to come in one piece has a length.
-    if head.text("content-length").is_some() {
-        return client.body(head, "POST").await.map_or((Vec::new(), false), |body| (body, true));
-    }
-    let mut bytes = Vec::new();
-    loop {
-        match client.chunk().await {
-            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
-            Ok(None) => return (bytes, true),
-            Err(_) => return (bytes, false),
-        }
     }
 }
