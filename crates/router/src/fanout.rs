@@ -128,7 +128,7 @@ impl Order {
 
     fn conclude(&self, worker: &Worker) {
         if self.action.empties_cache {
-            self.router.writer.forget(worker.host());
+            self.router.writer.emptied(worker.host());
         }
         if self.action.changes_models {
             worker.host().may_serve_others();

@@ -106,7 +106,7 @@ impl Router {
     /// they hold anything.
     pub async fn flush(self: &Arc<Self>, shard: &Arc<Shard>) -> Vec<Emptied> {
         let emptied = Emptying::new(self, shard).of_all(&self.reader.world(), HELD_BLOCKS_WAIT).await;
-        self.reader.world().hosts().iter().for_each(|host| self.writer.forget(host));
+        self.reader.world().hosts().iter().for_each(|host| self.writer.emptied(host));
         emptied
     }
 

@@ -79,4 +79,4 @@ pub use tried::Tried;
 pub use url::{UrlError, WorkerUrl};
 pub use worker::Worker;
 pub use worker::host::Host;
-pub use world::World;
+pub use world::{Changes, World};

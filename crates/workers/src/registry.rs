@@ -216,9 +216,8 @@ impl Writer {
     fn rest_is_news(&self, host: &Host, rests: bool, is_news: bool) -> bool {
         if is_news && rests {
             // Who sleeps gives its memory back; who is stopped empties its cache, unless it is told not to.
-            self.forget(host);
-        }
-        if is_news {
+            self.emptied(host);
+        } else if is_news {
             self.changed();
         }
         is_news
@@ -239,7 +238,7 @@ impl Writer {
             host.set_models(models);
         }
         if is_news || is_other {
-            self.change(|state| state.fleet_changes += u64::from(is_other));
+            self.change(|state| state.changes.fleet += u64::from(is_other));
         }
     }
 
@@ -248,8 +247,13 @@ impl Writer {
         self.state().set_capacity(host, tokens);
     }
 
-    /// The prefix caches behind a URL are empty or void: no policy believes in them any more.
-    pub fn forget(&self, host: &Host) {
+    /// Somebody had the prefix caches behind a URL emptied: no policy believes in them any more.
+    pub fn emptied(&self, host: &Host) {
+        self.forget(host);
+        self.change(|state| state.changes.caches += 1);
+    }
+
+    fn forget(&self, host: &Host) {
         let state = self.state();
         host.workers().iter().for_each(|worker| state.forget(worker.slot()));
     }

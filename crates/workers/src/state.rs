@@ -21,7 +21,7 @@ use crate::served::{Catalogue, Models};
 use crate::url::WorkerUrl;
 use crate::worker::Worker;
 use crate::worker::host::Host;
-use crate::world::World;
+use crate::world::{Changes, World};
 
 /// The fleet as its writers see it.
 pub(crate) struct State {
@@ -33,8 +33,7 @@ pub(crate) struct State {
     pub(crate) epoch: u64,
     pub(crate) seed: u64,
     generation: u64,
-    /// Workers that came, went or became others.
-    pub(crate) fleet_changes: u64,
+    pub(crate) changes: Changes,
     /// In order of their numbers.
     members: Vec<Member>,
     /// Every URL ever registered, by number, and every identity, by slot: what returns gets its old one.
@@ -120,7 +119,7 @@ impl State {
             epoch: 1,
             seed,
             generation: 0,
-            fleet_changes: 0,
+            changes: Changes::default(),
             members: Vec::new(),
             urls: Vec::new(),
             slots: Vec::new(),
@@ -142,7 +141,7 @@ impl State {
         let host = Host::new(number, url, Arc::clone(&self.breaking), self.epoch).in_role(role);
         let host = Arc::new(host);
         let whole = self.worker(&host, None);
-        self.fleet_changes += 1;
+        self.changes.fleet += 1;
         let at = self.members.partition_point(|member| member.host.number() < number);
         self.members.insert(at, Member { host: Arc::clone(&host), whole, ranks: Vec::new() });
         host
@@ -154,7 +153,7 @@ impl State {
             self.forget(worker.slot());
         }
         self.members.retain(|member| !Arc::ptr_eq(&member.host, host));
-        self.fleet_changes += 1;
+        self.changes.fleet += 1;
     }
 
     /// True if these ranks are new to the host.
@@ -179,7 +178,7 @@ impl State {
         }
         let changed = host.ranks() != ranks;
         host.set_ranks(ranks);
-        self.fleet_changes += u64::from(changed);
+        self.changes.fleet += u64::from(changed);
         self.members[at].ranks = stay;
         changed
     }
@@ -278,7 +277,7 @@ impl State {
         World {
             epoch: self.epoch,
             seed: self.seed,
-            fleet_changes: self.fleet_changes,
+            changes: self.changes,
             by_rank: self.pools(Kind::Answering(By::Rank), &workers, &catalogue),
             by_url: is_ranked.then(|| self.pools(Kind::Answering(By::Url), &wholes, &catalogue)),
             prefill: self

@@ -11,11 +11,20 @@ use crate::pools::Pools;
 use crate::worker::Worker;
 use crate::worker::host::Host;
 
+/// What has happened to a fleet that makes what is measured before and after it differ.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Changes {
+    /// Times that a worker came, went or became another one (other version or weights).
+    pub fleet: u64,
+    /// Times that prefix caches were emptied, or their worker put to rest, in the midst of an epoch.
+    pub caches: u64,
+}
+
 /// One epoch's view of the fleet. A request keeps the one it was admitted under.
 pub struct World {
     pub(crate) epoch: u64,
     pub(crate) seed: u64,
-    pub(crate) fleet_changes: u64,
+    pub(crate) changes: Changes,
     pub(crate) hosts: Box<[Arc<Host>]>,
     pub(crate) workers: Box<[Arc<Worker>]>,
     /// One for each host.
@@ -43,9 +52,9 @@ impl World {
         self.by_rank.all.ledger.as_deref()
     }
 
-    /// Times that a worker came, went or became another one (other version or weights), since the process began.
-    pub fn fleet_changes(&self) -> u64 {
-        self.fleet_changes
+    /// What has happened to the fleet since the process began.
+    pub fn changes(&self) -> Changes {
+        self.changes
     }
 
     /// Every worker that a request with a prompt may be given to, in slot order: ranks where they are told apart.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_policy::Reason;
+use forebay_workers::Changes;
 use serde::Serialize;
 
 use crate::outcome::Outcome;
@@ -43,9 +44,9 @@ pub struct Figures {
     pub pairs: PairFigures,
     /// How long things took.
     pub times: TimeFigures,
-    /// Changes of the fleet up to the first request; `None` before it.
+    /// What had happened to the fleet up to the first request; `None` before it.
     #[serde(skip)]
-    pub fleet_before: Option<u64>,
+    pub before: Option<Changes>,
 }
 
 /// Requests by how they ended.
@@ -204,7 +205,7 @@ impl Figures {
             stripped: tally.stripped.iter().copied().collect(),
             pairs: PairFigures::of(&tally.pairs),
             times: TimeFigures::of(&tally.times),
-            fleet_before: tally.fleet_before,
+            before: tally.before,
         }
     }
 

@@ -77,8 +77,8 @@ impl Roll {
         let under_way = (pages.entries.len() - pages.free.len()) as u64;
         let tally = pages.tally(epoch);
         tally.peak = tally.peak.max(under_way);
-        if tally.fleet_before.is_none() {
-            tally.fleet_before = Some(account.world.fleet_changes());
+        if tally.before.is_none() {
+            tally.before = Some(account.world.changes());
         }
         drop(pages);
         account.attempts.place = Some(place);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_policy::{Choice, Reason};
-use forebay_workers::Worker;
+use forebay_workers::{Changes, Worker};
 use hdrhistogram::Histogram;
 
 use crate::account::Account;
@@ -29,8 +29,8 @@ pub(crate) struct Spread(pub(crate) Option<Histogram<u32>>);
 #[derive(Clone)]
 pub(crate) struct Tally {
     pub epoch: u64,
-    /// Changes of the fleet up to the first request.
-    pub fleet_before: Option<u64>,
+    /// What had happened to the fleet up to the first request.
+    pub before: Option<Changes>,
     /// By model and outcome.
     pub models: ByModel,
     /// Most requests that were under way at the same time. Parts of different threads add up to a bound: each may have had
@@ -101,7 +101,7 @@ impl Tally {
     pub(crate) fn new(epoch: u64) -> Self {
         Self {
             epoch,
-            fleet_before: None,
+            before: None,
             models: Vec::new(),
             peak: 0,
             workers: Vec::new(),
@@ -204,7 +204,7 @@ impl Tally {
 
     /// Adds what another thread has of the same trial.
     pub(crate) fn add(&mut self, other: &Self) {
-        self.fleet_before = [self.fleet_before, other.fleet_before].into_iter().flatten().min();
+        self.before = [self.before, other.before].into_iter().flatten().min();
         self.peak += other.peak;
         add_models(&mut self.models, &other.models);
         self.workers.resize(self.workers.len().max(other.workers.len()), None);
@@ -331,13 +331,13 @@ mod tests {
         one.models.push(("m".into(), [1; Outcome::ALL.len()]));
         other.models.push(("n".into(), [2; Outcome::ALL.len()]));
         other.models.push(("m".into(), [3; Outcome::ALL.len()]));
-        (one.fleet_before, other.fleet_before) = (None, Some(4));
+        (one.before, other.before) = (None, Some(Changes { fleet: 4, caches: 1 }));
         one.note_stripped("x", 1);
         other.note_stripped("x", 2);
         other.times.gap.record(Duration::from_millis(1));
         one.add(&other);
         assert_eq!(one.models.iter().map(|(_, counts)| counts[0]).collect::<Vec<_>>(), [4, 2]);
-        assert_eq!((one.fleet_before, &one.stripped[..]), (Some(4), &[("x", 3)][..]));
+        assert_eq!((one.before, &one.stripped[..]), (Some(Changes { fleet: 4, caches: 1 }), &[("x", 3)][..]));
         assert_eq!(one.times.gap.0.unwrap().len(), 1);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use forebay_policy::Slot;
-use forebay_workers::{Auditor, BreakerState, Models, Worker, World};
+use forebay_workers::{Auditor, BreakerState, Changes, Models, Worker, World};
 
 use crate::trial::figures::Figures;
 use crate::trial::named::NamedView;
@@ -47,8 +47,7 @@ pub struct Standing {
     pub seed: u64,
     /// Its workers, in slot order.
     pub fleet: Vec<Member>,
-    /// Changes of the fleet since the process began.
-    fleet_changes: u64,
+    changes: Changes,
     marks: Marks,
 }
 
@@ -111,7 +110,7 @@ impl Standing {
             ended,
             seed: world.seed(),
             fleet: world.carriers().map(|worker| Member::of(worker)).collect(),
-            fleet_changes: world.fleet_changes(),
+            changes: world.changes(),
             marks: Marks::of(world, auditor),
         }
     }
@@ -161,8 +160,12 @@ impl TrialView {
 
     /// Whether workers came, went or became others since its first request.
     pub fn fleet_changed(&self) -> bool {
-        let before = self.figures.fleet_before;
-        before.is_some_and(|before| before != self.standing.fleet_changes)
+        self.figures.before.is_some_and(|before| before.fleet != self.standing.changes.fleet)
+    }
+
+    /// Whether somebody had prefix caches emptied, or workers put to rest, since its first request.
+    pub fn caches_emptied(&self) -> bool {
+        self.figures.before.is_some_and(|before| before.caches != self.standing.changes.caches)
     }
 }
 

@@ -26,15 +26,16 @@ pub(super) fn doubts(view: &TrialView) -> Vec<Doubt> {
             .join(", ")
     };
     let number = |count: u64| if count > 0 { count.to_string() } else { String::new() };
-    let changed = if view.fleet_changed() { "since the first request" } else { "" };
+    let since_first = |has: bool| if has { "since the first request".to_owned() } else { String::new() };
     let found = [
-        ("fleet_changed", changed.to_owned()),
+        ("fleet_changed", since_first(view.fleet_changed())),
         ("worker_unhealthy", incidents(&|incidents| incidents.left)),
         ("breaker_opened", incidents(&|incidents| incidents.transitions[BreakerState::Open as usize])),
         ("pool_exhausted", number(figures.count(Outcome::PoolExhausted))),
         ("shared_router", sharing(view)),
         ("requests_from_before", number(view.opening.from_before)),
         ("prefix_cache_not_emptied", view.opening.not_emptied.join(", ")),
+        ("prefix_cache_emptied", since_first(view.caches_emptied())),
         ("keys_by_authorization", number(decided(Reason::Authorization))),
         ("keys_by_client_ip", number(decided(Reason::ClientIp))),
         ("invariant_broken", number(view.invariants().1)),
