@@ -1,7 +1,6 @@
 //! What a report says of caches and of keys.
 
 use forebay_policy::PolicyKind;
-use forebay_sim::WorkerOptions;
 use forebay_tests::{Site, run, site, until};
 
 #[test]
@@ -51,9 +50,7 @@ fn keys_by_authorization_raise_a_doubt_and_keys_that_clients_mean_raise_none() {
 #[test]
 fn caches_that_are_emptied_in_its_midst_raise_a_doubt_and_before_its_first_request_none() {
     run(async {
-        let options = || WorkerOptions { dev_mode: true, ..WorkerOptions::recording() };
-        let workers = vec![site::worker(options()), site::worker(options())];
-        let site = Site::start_with(workers, PolicyKind::RoundRobin, |_| ()).await;
+        let site = Site::start(2, PolicyKind::RoundRobin).await;
         let (mut client, mut admin) = (site.client().await, site.admin().await);
         for order in ["/reset_prefix_cache", "/sleep", "/flush_cache"] {
             for has_begun in [false, true] {
