@@ -110,6 +110,46 @@ fn no_decode_worker_gets_what_nobody_has_prefilled() {
 }
 
 #[test]
+fn what_is_no_pair_reaches_no_engine_whatever_way_it_takes() {
+    run(async {
+        let setting = ONE_EACH.by(Connector::Nccl).start().await;
+        let mut client = setting.site.client().await;
+        let stored = r#"{"model":"tiny","input":"x","max_output_tokens":2,"store":true}"#;
+        let id = client.post("/v1/responses", stored).await.json()["id"].as_str().unwrap().to_owned();
+        let next = format!(r#"{{"model":"tiny","input":"y","previous_response_id":"{id}"}}"#);
+        let form =
+            "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\nx\r\n--b--\r\n";
+        let upgrade = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "k")];
+        let json = [("content-type", "application/json")];
+        let of_form = [("content-type", "multipart/form-data; boundary=b")];
+        let cases = [
+            ("POST", "/v1/responses", &json[..], &*next, "previous_response"),
+            ("POST", "/invocations", &json, r#"{"model":"tiny","prompt":"x"}"#, "route"),
+            ("POST", "/generative_scoring", &json, r#"{"model":"tiny"}"#, "route"),
+            ("POST", "/v1/embeddings", &json, r#"{"model":"tiny","input":"x"}"#, "route"),
+            ("POST", "/v1/audio/transcriptions", &of_form, form, "route"),
+            ("GET", "/v1/realtime", &upgrade, "", "route"),
+        ];
+        for (method, path, headers, body, why) in cases {
+            let answer = client.ask(method, path, headers, body.as_bytes()).await;
+            assert_eq!(
+                (answer.status(), &*answer.header("x-forebay-failure")),
+                (400, "router_unpairable"),
+                "{path}"
+            );
+            assert_eq!(answer.json()["forebay"]["reason"], why, "{path}");
+        }
+        // Nothing is computed for these, so that there is nothing to hand over.
+        let answer = client.post("/tokenize", r#"{"model":"tiny","prompt":"a b"}"#).await;
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        let count = r#"{"model":"tiny","messages":[{"role":"user","content":"a b"}]}"#;
+        assert_eq!(client.post("/v1/messages/count_tokens", count).await.status(), 200);
+        setting.site.quiet().await;
+        setting.no_violation();
+    });
+}
+
+#[test]
 fn announced_workers_are_on_every_page() {
     run(async {
         let setting = TWO_EACH.start().await;

@@ -11,6 +11,9 @@ use forebay_policy::Slot;
 use forebay_workers::{PairSignals, Worker};
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 
+use crate::classify::{Asked, PairAsk};
+use crate::failure::Failure;
+
 /// Knobs of pairs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairSettings {
@@ -181,6 +184,22 @@ impl Pairs {
     /// Where workers say that they have handed over.
     pub fn signals(&self) -> PairSignals {
         self.signals.clone()
+    }
+
+    /// What decides whether this request becomes a pair; `None` if any worker may have it alone. `computes` says whether an
+    /// engine computes something for it: where decode workers cannot do that by themselves, it is a pair or nothing.
+    pub(crate) fn ask_of<'r>(
+        &self,
+        asked: &'r Asked,
+        computes: bool,
+    ) -> Result<Option<&'r PairAsk>, Failure> {
+        let ask = asked.pair.as_deref();
+        match ask {
+            _ if self.settings.connector.decodes_alone() => Ok(ask.filter(|_| asked.only.is_none())),
+            _ if !computes => Ok(None),
+            Some(ask) => Ok(Some(ask)),
+            None => Err(Failure::Unpairable(Bypass::Route)),
+        }
     }
 
     /// A room that no other pair has.

@@ -239,6 +239,9 @@ const TABLE: &[(&str, &str, Class)] = &[
     (ANY,  "/admin/*",                    Admin { open: false }),
 ];
 
+/// Of the paths that any worker can take, those on which its engine computes something.
+const COMPUTED: [&str; 3] = ["/v1/systemone", "/v1/decisions", "/generative_scoring"];
+
 /// Below these a newer vLLM may have paths that this table does not know.
 const FORWARDED: [(&str, &str); 4] =
     [("/v1/", "/v1/*"), ("/v2/", "/v2/*"), ("/inference/", "/inference/*"), ("/cohere/", "/cohere/*")];
@@ -327,6 +330,17 @@ impl Route {
                 | Shape::Generate,
             ) => By::Rank,
             _ => By::Url,
+        }
+    }
+
+    /// Whether an engine computes something for it. What a newer vLLM may know is taken to be of that kind if there is a
+    /// body, which could be a prompt.
+    pub(crate) fn computes(&self, has_body: bool) -> bool {
+        match self.class {
+            PickOne if self.is_unknown() => has_body,
+            PickOne => COMPUTED.contains(&self.template),
+            Routable(_) | Upload | Tunnel => true,
+            Stored | Control(_) | Own(_) | Admin { .. } | Class::Refused(_) => false,
         }
     }
 

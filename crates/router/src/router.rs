@@ -286,8 +286,15 @@ impl Router {
             now_ms,
         };
         let progress = Progress { attempts, line };
-        match (&self.pairs, &asked.pair) {
-            (Some(pairs), Some(ask)) if asked.only.is_none() => {
+        let ask = match &self.pairs {
+            Some(pairs) => {
+                let computes = route.computes(asked.upload.is_some() || !asked.body.is_empty());
+                pairs.ask_of(asked, computes)?
+            }
+            None => None,
+        };
+        match (&self.pairs, ask) {
+            (Some(pairs), Some(ask)) => {
                 let prefill = world.as_ref().and_then(|world| world.prefill_pool(asked.model.as_deref()));
                 let tokens =
                     asked.tokens.unwrap_or_else(|| pool.policy().estimated_tokens(u64::from(ask.text_bytes)));
