@@ -25,4 +25,6 @@ mod records;
 #[cfg(test)]
 mod reports;
 #[cfg(test)]
+mod scripted;
+#[cfg(test)]
 mod setting;

@@ -80,10 +80,11 @@ impl Call {
         let mut record = self.record;
         let streamed = headers::is_event_stream(&answer.headers);
         record.status(answer.status, streamed);
-        // To a body of known length nothing can be added.
         let renamed = self.renaming.filter(|_| !answer.headers.contains_key(header::CONTENT_ENCODING));
         let renamed = renamed.map(|renaming| Box::new(Renamed::new(renaming)));
-        let is_open = renamed.is_some() || answer.body.size_hint().exact().is_none();
+        // To a body of known length nothing can be added, and what is edited has no known length.
+        let is_edited = renamed.is_some() || correction.is_some() || continuation.is_some();
+        let is_open = is_edited || answer.body.size_hint().exact().is_none();
         let records = streamed.then(|| Box::new(if is_open { Records::default() } else { Records::raw() }));
         let complete = Outcome::of_status(answer.status);
         let is_kept = self.is_kept && answer.status.is_success();
