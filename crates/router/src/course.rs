@@ -98,6 +98,7 @@ impl Course<'_> {
                 }
                 Happened::PrefillFailed(kind)
             }
+            PrefillEnd::Needless => Happened::Prefilled(None),
             PrefillEnd::TimedOut => Happened::PrefillFailed(LegFailure::TimedOut),
         };
         if let (Some(slot), Happened::PrefillFailed(_)) = (slot, &happened) {

@@ -135,8 +135,8 @@ impl<'a> Pair<'a> {
             (disagg.tokens, selected) = (Some(tokens), place);
         }
         let Some(tokens) = disagg.tokens.as_ref().filter(|tokens| disagg.wish.rest(tokens).is_some()) else {
-            // There is no room for a second token, or nobody knows: a worker has to say so.
-            return Ok(Err(PrefillEnd::Done(Box::default(), std::time::Duration::ZERO)));
+            // There is no prompt, or no room for a second token, or nobody knows: a worker has to say so.
+            return Ok(Err(PrefillEnd::Needless));
         };
         let id = self.forward.shard.fresh_id();
         let text = id.to_str().unwrap_or_default();

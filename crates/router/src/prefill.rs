@@ -27,6 +27,8 @@ pub(crate) enum PrefillEnd {
     Answered(LegFailure, Box<Forwarded>),
     /// There is no answer. `by_age` says that a kept connection may just have been too old.
     Failed { kind: LegFailure, failure: Failure, by_age: bool },
+    /// It was not sent: there would be nothing to hand over.
+    Needless,
     /// It took too long.
     TimedOut,
 }

@@ -30,13 +30,22 @@ impl Tokens {
         Some(Self { ids: list.slice_ref(inner), count, max_model_len: None })
     }
 
-    /// From the answer of `/tokenize`.
+    fn of_list_or_none(list: &Bytes) -> Option<Self> {
+        let is_empty = list
+            .strip_prefix(b"[")
+            .and_then(|rest| rest.strip_suffix(b"]"))
+            .is_some_and(|inner| inner.trim_ascii().is_empty());
+        let none = || Self { ids: Bytes::new(), count: 0, max_model_len: None };
+        if is_empty { Some(none()) } else { Self::of_list(list) }
+    }
+
+    /// From the answer of `/tokenize`. A prompt may be empty.
     pub fn read(answer: &Bytes) -> Option<Self> {
         let (mut found, mut max_model_len) = (None, None);
         for member in Members::new(answer).ok()? {
             let member = member.ok()?;
             match &answer[member.key.raw] {
-                b"tokens" => found = Self::of_list(&answer.slice(member.value)),
+                b"tokens" => found = Self::of_list_or_none(&answer.slice(member.value)),
                 b"max_model_len" => max_model_len = number(&answer[member.value]),
                 _ => {}
             }
@@ -92,7 +101,8 @@ mod tests {
         {
             assert_eq!(Tokens::of_list(&Bytes::from(list)), None, "{list}");
             let answer = format!(r#"{{"tokens":{list}}}"#);
-            assert_eq!(Tokens::read(&Bytes::from(answer)), None, "{list}");
+            let read = Tokens::read(&Bytes::from(answer)).map(|tokens| tokens.count());
+            assert_eq!(read, (list == "[]").then_some(0), "{list}");
         }
     }
 }

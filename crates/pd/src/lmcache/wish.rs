@@ -150,8 +150,11 @@ impl Wish {
         self.ids.as_ref()
     }
 
-    /// Tokens at most that follow the first one; `None` if nobody knows, or there are none.
+    /// Tokens at most that follow the first one; `None` if nobody knows, or there are none, or no prompt.
     pub fn rest(&self, tokens: &Tokens) -> Option<u64> {
+        if tokens.count() == 0 {
+            return None;
+        }
         let all = self.max_tokens.or_else(|| tokens.room())?;
         all.checked_sub(1).filter(|rest| *rest > 0)
     }
