@@ -93,7 +93,7 @@ impl Continuation {
         }
         let head = Head::read(record.unwrap_or(self.first.answer()), self.is_chat);
         head.role(out);
-        head.token(out, self.first.text(), b"null");
+        head.token(out, self.first.text(), (b"null", b"null"));
     }
 }
 
@@ -243,13 +243,13 @@ impl Head {
         }
     }
 
-    /// The record of a token with this text.
-    pub(crate) fn token(&self, out: &mut Vec<u8>, text: &[u8], finish: &[u8]) {
+    /// The record of a token with this text, and of why the answer ends with it.
+    pub(crate) fn token(&self, out: &mut Vec<u8>, text: &[u8], (finish, stop): (&[u8], &[u8])) {
         let (before, behind): (&[u8], &[u8]) = match self.is_chat {
             true => (br#"{"index":0,"delta":{"content":""#, br#""},"logprobs":null,"finish_reason":"#),
             false => (br#"{"index":0,"text":""#, br#"","logprobs":null,"finish_reason":"#),
         };
-        data(out, &[&self.start(), before, text, behind, finish, br#","stop_reason":null}]}"#]);
+        data(out, &[&self.start(), before, text, behind, finish, br#","stop_reason":"#, stop, b"}]}"]);
     }
 }
 

@@ -18,6 +18,8 @@ pub struct First {
     text: Bytes,
     /// It is the last one too.
     is_all: bool,
+    /// What ended the answer with it, as JSON.
+    stop_reason: Bytes,
     /// Tokens of the prompt, and those of them that were cached, if that was told.
     pub(crate) prompt_tokens: Option<u64>,
     pub(crate) cached_tokens: Option<u64>,
@@ -63,7 +65,16 @@ impl First {
             Some(b"\"stop\"") => true,
             _ => return Ok(None),
         };
-        Ok(Some(Self { token, text, is_all, prompt_tokens, cached_tokens, answer: answer.clone() }))
+        let stop_reason = value_in(answer, at, b"stop_reason")?.unwrap_or(Bytes::from_static(b"null"));
+        Ok(Some(Self {
+            token,
+            text,
+            is_all,
+            stop_reason,
+            prompt_tokens,
+            cached_tokens,
+            answer: answer.clone(),
+        }))
     }
 
     /// Its id, as JSON.
@@ -97,7 +108,7 @@ impl First {
         let head = Head::read(&self.answer, wish.endpoint == Endpoint::Chat);
         let mut out = Vec::new();
         head.role(&mut out);
-        head.token(&mut out, &self.text, br#""stop""#);
+        head.token(&mut out, &self.text, (br#""stop""#, &self.stop_reason));
         if let Some(usage) = wish.include_usage.then(|| self.usage()).flatten() {
             data(&mut out, &[&head.start(), br#"],"usage":"#, &usage, b"}"]);
         }

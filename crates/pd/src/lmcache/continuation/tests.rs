@@ -106,7 +106,24 @@ fn a_first_token_that_is_the_last_is_all_of_the_answer() {
         "data: {\"id\":\"cmpl-a\",\"object\":\"text_completion\",\"created\":7,\"model\":\"m\",\"choices\":[{\"index\":0,\"text\":\" He\",\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":null}]}\n\ndata: {\"id\":\"cmpl-a\",\"object\":\"text_completion\",\"created\":7,\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"total_tokens\":4,\"completion_tokens\":1,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\ndata: [DONE]\n\n"
     );
     let chat = alone(Endpoint::Chat, r#","stream":true"#);
+    assert!(chat.contains(r#""finish_reason":"stop","stop_reason":null}]}"#), "{chat}");
     assert_eq!((chat.matches("data: ").count(), chat.matches("usage").count()), (3, 0), "{chat}");
+}
+
+#[test]
+fn a_stop_token_that_ends_the_answer_at_once_is_told_in_a_stream_too() {
+    let ended = PREFILLED.replace("\"length\",\"stop_reason\":null", "\"stop\",\"stop_reason\":42");
+    for (endpoint, prompt) in
+        [(Endpoint::Chat, r#""messages":[]"#), (Endpoint::Completions, r#""prompt":"x""#)]
+    {
+        for streamed in [false, true] {
+            let body = format!(r#"{{{prompt},"stream":{streamed},"stop_token_ids":[42]}}"#);
+            let wish = Wish::read(&Bytes::from(body), endpoint).unwrap();
+            let alone = first(&ended).alone(&wish).unwrap();
+            let told = br#""finish_reason":"stop","stop_reason":42}]"#;
+            assert!(alone.windows(told.len()).any(|part| part == told), "{alone:?}");
+        }
+    }
 }
 
 #[test]
