@@ -183,15 +183,15 @@ pub(crate) fn ranks(
     };
     let ranks = [read("prefill-data-parallel-size", prefill)?, read("decode-data-parallel-size", decode)?];
     let is_whole = |ranks: &RankCount| matches!(ranks, RankCount::Given(ranks) if ranks.count() == 1);
-    match connector {
-        Some(given)
-            if !ranks.iter().all(is_whole) && CONNECTOR.of("kv-connector", given)? == Connector::Lmcache =>
-        {
-            let problem = "lmcache is for workers of one data-parallel rank: blocks are handed to a URL";
-            Err(given.reject("kv-connector", problem.to_owned()))
+    let Some(given) = connector.filter(|_| !ranks.iter().all(is_whole)) else { return Ok(ranks) };
+    let problem = match CONNECTOR.of("kv-connector", given)? {
+        Connector::Lmcache => "lmcache is for workers of one data-parallel rank: blocks are handed to a URL",
+        Connector::Nccl => {
+            "nccl is for workers of one data-parallel rank: the request id names the first of a URL, and each rank finds but its like"
         }
-        _ => Ok(ranks),
-    }
+        Connector::Nixl | Connector::NixlPush | Connector::Bootstrap => return Ok(ranks),
+    };
+    Err(given.reject("kv-connector", problem.to_owned()))
 }
 
 /// URLs, each perhaps followed by its port.

@@ -131,11 +131,18 @@ fn workers_that_announce_themselves_need_no_list_and_those_of_nccl_have_none() {
 }
 
 #[test]
-fn lmcache_hands_over_to_urls_not_to_ranks() {
+fn lmcache_and_nccl_hand_over_to_urls_not_to_ranks() {
     for size in ["--intra-node-data-parallel-size auto", "--decode-data-parallel-size 2"] {
         assert_eq!(
             refused(&format!("--pd-disaggregation --kv-connector lmcache {size}")),
             "--kv-connector: lmcache is for workers of one data-parallel rank: blocks are handed to a URL"
+        );
+        assert_eq!(
+            refused(&format!(
+                "--pd-disaggregation --kv-connector nccl --vllm-discovery-address 127.0.0.1:0 {size}"
+            )),
+            "--kv-connector: nccl is for workers of one data-parallel rank: the request id names the first of a URL, and each \
+             rank finds but its like"
         );
     }
 }
