@@ -99,6 +99,21 @@ async fn whom_an_operator_has_taken_off_does_not_come_back_by_its_next_beat() {
 }
 
 #[tokio::test]
+async fn a_silence_while_an_operator_drains_a_worker_does_not_end_the_drain() {
+    let mut scene = Scene::new();
+    let Heard::New(host) = scene.says(8000, Role::Decode, 0.0) else { panic!("not new") };
+    let guard = host.workers()[0].hold();
+    scene.writer.drain(&host);
+    scene.pass(11.0);
+    assert!(!is_new(&scene.says(8000, Role::Decode, 11.5)));
+    assert!(host.blocked_by(Blocker::Draining), "its word does not take an operator's back");
+    drop(guard);
+    scene.pass(12.0);
+    assert_eq!(scene.ports(), [0_u16; 0]);
+    assert!(!is_new(&scene.says(8000, Role::Decode, 14.5)), "nor does it bring it back");
+}
+
+#[tokio::test]
 async fn one_that_was_given_is_not_removed_and_tells_where_it_is_reached() {
     let mut scene = Scene::new();
     let host = scene.writer.add_as("http://127.0.0.1:8000".parse().unwrap(), Role::Decode);
