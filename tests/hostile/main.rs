@@ -9,6 +9,8 @@ mod clients;
 #[cfg(test)]
 mod connections;
 #[cfg(test)]
+mod http2;
+#[cfg(test)]
 mod smuggling;
 #[cfg(test)]
 mod workers;

@@ -36,9 +36,12 @@ const STREAMS: u32 = 1024;
 /// Largest head of a request, in bytes, as for HTTP/1.1.
 const HEAD_LIMIT: u32 = 128 * 1024;
 
-/// What a client may send ahead on one stream, and on all of its connection together, in bytes.
-const STREAM_WINDOW: u32 = 1024 * 1024;
-const WINDOW: u32 = 4 * 1024 * 1024;
+/// What a client may send ahead on one stream, in bytes: as much as on a connection of HTTP/1.1.
+const STREAM_WINDOW: u32 = 128 * 1024;
+
+/// The same for all of its connection together. All streams have room in it: requests that wait for a place are not read,
+/// and must not take the room of those that have one and would never end without it.
+const WINDOW: u32 = STREAMS * STREAM_WINDOW;
 
 /// Whether a client speaks HTTP/2 that begins so.
 pub(crate) fn begins(came: &[u8]) -> bool {
