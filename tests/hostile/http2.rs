@@ -1,4 +1,4 @@
-//! Requests of one connection of HTTP/2 that are in each other's way.
+//! Clients of HTTP/2 that fall silent, and requests of one connection that are in each other's way.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,9 +10,42 @@ use forebay_tests::{Site, run, site};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+
+use crate::still_serves;
+
+/// What a client says first, with no settings of its own.
+const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+#[test]
+fn a_client_that_falls_silent_is_not_waited_for() {
+    run(async {
+        let site = Site::start_with(site::workers(1), PolicyKind::RoundRobin, |settings| {
+            settings.client_idle = Duration::from_millis(20);
+        })
+        .await;
+        let mut client = site.client().await;
+        client.send(HELLO).await;
+        // It is told of the end, does not say that it has heard, and the connection ends all the same.
+        assert!(!client.rest().await.is_empty());
+        still_serves(&site).await;
+    });
+}
+
+#[test]
+fn a_client_that_falls_silent_does_not_keep_the_process_from_ending() {
+    run(async {
+        let site = Site::start(1, PolicyKind::RoundRobin).await;
+        let mut client = TcpStream::connect(site.app.url().trim_start_matches("http://")).await.unwrap();
+        client.write_all(HELLO).await.unwrap();
+        assert!(client.read(&mut [0; 9]).await.unwrap() > 0, "it speaks HTTP/2 now");
+        let Site { app, workers: _workers } = site;
+        app.shutdown().await;
+    });
+}
 
 /// A body of which the rest comes when that is told.
 struct Slow {

@@ -43,6 +43,9 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 /// and must not take the room of those that have one and would never end without it.
 const WINDOW: u32 = STREAMS * STREAM_WINDOW;
 
+/// How long a client that has been told of the end may be silent, when nothing is under way for it.
+const GOODBYE: Duration = Duration::from_secs(3);
+
 /// Whether a client speaks HTTP/2 that begins so.
 pub(crate) fn begins(came: &[u8]) -> bool {
     let length = came.len().min(PREFACE.len());
@@ -53,6 +56,8 @@ pub(crate) fn begins(came: &[u8]) -> bool {
 pub(crate) struct Begun {
     pub came: BytesMut,
     pub stream: TcpStream,
+    /// Reads that gave something.
+    pub heard: Arc<AtomicU64>,
 }
 
 /// Serves a connection to its end.
@@ -79,15 +84,26 @@ pub(crate) async fn serve(begun: Begun, peer: SocketAddr, door: &Arc<Door>, drai
         .max_header_list_size(HEAD_LIMIT)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(WINDOW);
+    let heard = Arc::clone(&begun.heard);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(begun), service));
     let _place = drain.enter().await;
     let mut idle = Idle::new(door.patience.idle);
-    let mut is_ending = false;
+    let mut goodbye = None;
     let ended = poll_fn(|cx| {
-        let is_idle = idle.poll(cx, requests.load(Ordering::Relaxed), streams.tasks.is_empty());
-        if !is_ending && (is_idle || drain.has_begun()) {
-            is_ending = true;
-            connection.as_mut().graceful_shutdown();
+        let is_quiet = streams.tasks.is_empty();
+        let goodbye = match &mut goodbye {
+            Some(goodbye) => goodbye,
+            none => {
+                let is_idle = idle.poll(cx, requests.load(Ordering::Relaxed), is_quiet);
+                if !is_idle && !drain.has_begun() {
+                    return connection.as_mut().poll(cx);
+                }
+                connection.as_mut().graceful_shutdown();
+                none.insert(Goodbye::new(heard.load(Ordering::Relaxed)))
+            }
+        };
+        if goodbye.poll(cx, heard.load(Ordering::Relaxed), is_quiet) {
+            return Poll::Ready(Ok(()));
         }
         connection.as_mut().poll(cx)
     });
@@ -122,6 +138,31 @@ impl Idle {
     }
 }
 
+/// Notices that the client does not hear that the connection ends: it would have to say that it has.
+struct Goodbye {
+    timer: Pin<Box<tokio::time::Sleep>>,
+    /// What had been heard of the client when it was told.
+    heard: u64,
+}
+
+impl Goodbye {
+    fn new(heard: u64) -> Self {
+        Self { timer: Box::pin(sleep(GOODBYE)), heard }
+    }
+
+    /// Whether nothing has been heard since, and nothing is under way. Who has said a word may take its time: what it has
+    /// not taken in yet is still written.
+    fn poll(&mut self, cx: &mut Context<'_>, heard: u64, is_quiet: bool) -> bool {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if is_quiet && heard == self.heard {
+                return true;
+            }
+            self.timer.as_mut().reset(Instant::now() + GOODBYE);
+        }
+        false
+    }
+}
+
 /// The tasks of a connection's streams. Each is polled when all are to end, as connections are.
 #[derive(Clone)]
 struct Streams {
@@ -150,7 +191,12 @@ impl AsyncRead for Begun {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.came.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, into);
+            let before = into.filled().len();
+            let read = Pin::new(&mut self.stream).poll_read(cx, into);
+            if into.filled().len() > before {
+                self.heard.fetch_add(1, Ordering::Relaxed);
+            }
+            return read;
         }
         let length = self.came.len().min(into.remaining());
         into.put_slice(&self.came[..length]);

@@ -187,7 +187,7 @@ impl Client {
     fn give_back(self) -> Option<http2::Begun> {
         let input = Arc::into_inner(self.input)?.into_inner().ok()?;
         let stream = input.half.reunite(self.output.half).ok()?;
-        Some(http2::Begun { came: input.ahead, stream })
+        Some(http2::Begun { came: input.ahead, stream, heard: Arc::default() })
     }
 
     /// One request and its answer. The answer is dropped, and with it all that is done for it, if the client leaves.
