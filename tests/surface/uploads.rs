@@ -1,11 +1,16 @@
 //! Forms with files go on while they come, to a worker of the model that they name.
 
+use std::time::Duration;
+
 use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
 use forebay_sim::WorkerOptions;
 use forebay_tests::raw::Raw;
 use forebay_tests::site::{by, settings, start, worker};
 use forebay_tests::{Client, Site, run, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 const PATH: &str = "/v1/audio/transcriptions";
 const KIND: &str = "content-type: multipart/form-data; boundary=b\r\n";
@@ -168,6 +173,28 @@ fn an_answer_before_the_form_has_been_read_reaches_the_client() {
         let answer = client.answer().await.unwrap();
         assert_eq!((answer.status(), answer.text().as_str()), (413, "large"));
         assert_eq!(answer.header("connection"), "close");
+        taken.rest().await;
+        until("no load", || load(&site) == 0).await;
+    });
+}
+
+#[test]
+fn a_worker_that_takes_in_no_more_of_a_form_is_given_up() {
+    run(async {
+        let mut raw = Raw::start().await;
+        let limit = Duration::from_millis(200);
+        let site = behind(&[&raw], |settings| settings.router.times.response_header = Some(limit)).await;
+        let stream = TcpStream::connect(site.app.url().trim_start_matches("http://")).await.unwrap();
+        let (mut answer, mut client) = stream.into_split();
+        client.write_all(head(200_000_000).as_bytes()).await.unwrap();
+        client.write_all(&form(&[("model", b"m")])[..60]).await.unwrap();
+        let mut taken = raw.next().await;
+        // From here on it does not read.
+        let mut sending = JoinSet::new();
+        sending.spawn(async move { while client.write_all(&[b'x'; 65536]).await.is_ok() {} });
+        let mut told = [0; 12];
+        answer.read_exact(&mut told).await.unwrap();
+        assert_eq!(&told, b"HTTP/1.1 504");
         taken.rest().await;
         until("no load", || load(&site) == 0).await;
     });

@@ -107,7 +107,8 @@ impl Attempt<'_> {
         self.begun(exchanged.map_err(AttemptError::Exchange)?).await
     }
 
-    /// One exchange with a body that is still coming. How long the head of the answer may take counts from its end.
+    /// One exchange with a body that is still coming. How long the head of the answer may take counts from when the worker
+    /// has it, or takes in no more of it.
     async fn upload(
         &self,
         conn: Conn,
@@ -120,13 +121,9 @@ impl Attempt<'_> {
         let mut exchange = pin!(conn.exchange_streamed(self.head.expected(), write, upload, home));
         let exchanged = match self.settings.times.response_header {
             Some(limit) => {
-                let silence = async {
-                    upload.ended().await;
-                    tokio::time::sleep(limit).await;
-                };
                 tokio::select! {
                     exchanged = exchange.as_mut() => exchanged,
-                    () = silence => return Err(AttemptError::Silence),
+                    () = upload.left_waiting(limit) => return Err(AttemptError::Silence),
                 }
             }
             None => exchange.await,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use forebay_openai::FormReader;
 use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
 use crate::failure::Failure;
 use crate::incoming::Incoming;
@@ -39,6 +40,10 @@ struct State {
     /// Some of what was handed out is not held any more.
     spent: bool,
     ended: bool,
+    /// Pieces that were handed out in all attempts.
+    handed_out: u64,
+    /// The next piece was asked for and has not come.
+    awaits_client: bool,
     /// Told when it has.
     all_here: Arc<Notify>,
     /// Bytes that were read.
@@ -68,6 +73,8 @@ impl Upload {
             at: 0,
             spent: false,
             ended: false,
+            handed_out: 0,
+            awaits_client: false,
             all_here: Arc::default(),
             read: 0,
             length,
@@ -105,11 +112,28 @@ impl Upload {
 
     /// An attempt begins.
     pub(crate) fn begin(&self) {
-        self.state().at = 0;
+        let mut state = self.state();
+        (state.at, state.awaits_client) = (0, false);
+    }
+
+    /// Resolves when it is the worker's turn for so long: it has got all of the body, or takes in no more of it.
+    pub(crate) async fn left_waiting(&self, limit: Duration) {
+        let mut seen = None;
+        while timeout(limit, self.ended()).await.is_err() {
+            let now = {
+                let state = self.state();
+                (!state.awaits_client).then_some(state.handed_out)
+            };
+            if now.is_some() && now == seen {
+                return;
+            }
+            seen = now;
+        }
+        sleep(limit).await;
     }
 
     /// Resolves when all of the body has come, for each attempt that waits for it.
-    pub(crate) async fn ended(&self) {
+    async fn ended(&self) {
         let all_here = self.state().all_here.clone();
         let mut told = pin!(all_here.notified());
         // Listens before it looks, so that an end in between is heard.
@@ -141,10 +165,13 @@ impl Source for &Upload {
         let mut state = self.state();
         if let Some(held) = state.held.get(state.at).cloned() {
             state.at += 1;
+            state.handed_out += 1;
             return Poll::Ready(Some(Ok(held)));
         }
         let read = state.poll_read(cx);
+        state.awaits_client = read.is_pending();
         if let Poll::Ready(Some(Ok(piece))) = &read {
+            state.handed_out += 1;
             state.hold(piece);
         }
         read
@@ -255,6 +282,28 @@ mod tests {
         all(&upload).unwrap();
         assert!(waiting.as_mut().poll(&mut cx).is_ready());
         assert!(pin!(upload.ended()).poll(&mut cx).is_ready(), "the next attempt too");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_is_waited_for_only_when_it_is_its_turn() {
+        /// Gives one piece, and then nothing.
+        struct Stalls(bool);
+        impl Incoming for Stalls {
+            fn poll_data(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyGone>>> {
+                let piece = Ok(Bytes::from_static(b"abc"));
+                if std::mem::take(&mut self.0) { Poll::Ready(Some(piece)) } else { Poll::Pending }
+            }
+
+            fn exact(&self) -> Option<u64> {
+                None
+            }
+        }
+        let (limit, mut cx) = (Duration::from_secs(1), Context::from_waker(Waker::noop()));
+        let upload = Upload::new(Stalls(true), HELD, None).unwrap();
+        assert!((&mut &upload).poll_piece(&mut cx).is_ready());
+        assert!(timeout(4 * limit, upload.left_waiting(limit)).await.is_ok(), "it takes in no more");
+        assert!((&mut &upload).poll_piece(&mut cx).is_pending());
+        assert!(timeout(9 * limit, upload.left_waiting(limit)).await.is_err(), "the client is slow");
     }
 
     #[tokio::test]
