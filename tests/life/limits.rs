@@ -5,6 +5,7 @@ use std::time::Duration;
 use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
 use forebay_sim::Fault;
+use forebay_tests::raw::Raw;
 use forebay_tests::{Site, request, run, site};
 
 const STREAM: &str = r#"{"prompt":"a","max_tokens":8,"stream":true}"#;
@@ -72,6 +73,21 @@ fn a_request_may_take_so_long_in_all() {
         assert!(answer.text().contains(r#""stage":"request""#), "{}", answer.text());
         site.quiet().await;
         assert_eq!(outcomes(&site, "request_timeout").await, 2);
+    });
+}
+
+#[test]
+fn an_order_to_all_workers_may_take_as_long() {
+    run(async {
+        let mut raw = Raw::start().await;
+        let mut settings = site::settings(PolicyKind::RoundRobin, &[raw.url()]);
+        settings.router.times.request = SHORT;
+        let site = Site { app: site::start(&settings).await, workers: Vec::new() };
+        let answer = site.client().await.post("/reset_prefix_cache", "").await;
+        assert_eq!((answer.status(), &answer.json()["forebay"]["stage"]), (504, &"request".into()));
+        raw.next().await.rest().await;
+        site.quiet().await;
+        assert_eq!(outcomes(&site, "request_timeout").await, 1);
     });
 }
 

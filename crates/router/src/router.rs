@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use forebay_workers::{Reader, Worker, Writer};
 use http::request::Parts;
@@ -192,7 +193,7 @@ impl Router {
         body: impl Incoming,
     ) -> Response<ResponseBody> {
         let times = &self.settings.times;
-        let deadline = times.request.and_then(|limit| call.record.account.started.checked_add(limit));
+        let deadline = self.deadline(&call.record);
         let found = {
             // Pinned where it is made, since it is large and would be moved once more for each request.
             let finding = pin!(self.find_answer(shard, &mut call, body));
@@ -205,6 +206,11 @@ impl Router {
             }
             Err(failure) => call.answered(Err(failure)),
         }
+    }
+
+    /// When a request has to be over.
+    fn deadline(&self, record: &Record) -> Option<Instant> {
+        self.settings.times.request.and_then(|limit| record.account.started.checked_add(limit))
     }
 
     /// The head of a worker's answer, however often and however long it has to be waited for.
@@ -316,13 +322,16 @@ impl Router {
     ) -> Response<ResponseBody> {
         let Call { parts, made_id, mut record, .. } = call;
         let world = Arc::clone(&record.account.world);
-        let answered = match self.read(&mut body).await {
-            Ok(body) => {
-                let (router, shard) = (Arc::clone(self), Arc::clone(shard));
-                record.account.request_bytes = body.len() as u64;
+        let deadline = self.deadline(&record);
+        let (router, shard) = (Arc::clone(self), Arc::clone(shard));
+        let bytes = &mut record.account.request_bytes;
+        let answered = {
+            let carrying_out = pin!(async move {
+                let body = self.read(&mut body).await?;
+                *bytes = body.len() as u64;
                 Order { router, shard, parts, made_id, body, action }.carry_out(&world).await
-            }
-            Err(failure) => Err(failure),
+            });
+            within(deadline, || self.books.is_cut(), carrying_out).await
         };
         record.answered(answered)
     }
