@@ -7,6 +7,7 @@ use forebay_policy::PolicyKind;
 use forebay_sim::Fault;
 use forebay_tests::raw::Raw;
 use forebay_tests::{Site, request, run, site};
+use tokio::io::AsyncWriteExt;
 
 const STREAM: &str = r#"{"prompt":"a","max_tokens":8,"stream":true}"#;
 const WHOLE: &str = r#"{"prompt":"a","max_tokens":8}"#;
@@ -73,6 +74,26 @@ fn a_request_may_take_so_long_in_all() {
         assert!(answer.text().contains(r#""stage":"request""#), "{}", answer.text());
         site.quiet().await;
         assert_eq!(outcomes(&site, "request_timeout").await, 2);
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_gets_no_more_time_than_others() {
+    run(async {
+        let mut raw = Raw::start().await;
+        let mut settings = site::settings(PolicyKind::RoundRobin, &[raw.url()]);
+        settings.router.times.request = SHORT;
+        let site = Site { app: site::start(&settings).await, workers: Vec::new() };
+        let mut client = site.client().await;
+        client.send(&request("POST", "/v1/completions", &[], STREAM.as_bytes())).await;
+        let mut taken = raw.next().await;
+        taken.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").await;
+        let record = format!("data: {{\"text\":\"{}\"}}\n\n", "x".repeat(64 * 1024));
+        // More than lies anywhere on the way: it goes on until the router lets go of it.
+        while taken.stream.write_all(record.as_bytes()).await.is_ok() {}
+        let _cut = client.rest().await;
+        assert_eq!(outcomes(&site, "request_timeout").await, 1);
+        assert_eq!(site.in_flight(0), 0);
     });
 }
 

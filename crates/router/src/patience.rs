@@ -56,6 +56,15 @@ impl Patience {
         }
     }
 
+    /// The same while it is not for want of bytes that nothing goes on: only the deadline counts.
+    pub(crate) fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<Stage> {
+        if self.deadline.is_none() {
+            return Poll::Pending;
+        }
+        self.moved();
+        self.poll(cx)
+    }
+
     fn until(&self) -> Option<Instant> {
         let idle = self.idle.and_then(|idle| Instant::now().checked_add(idle));
         match (idle, self.deadline) {

@@ -131,6 +131,19 @@ impl Relay {
         Poll::Ready(None)
     }
 
+    /// Ready when the client, which takes in nothing at the moment, has had its time. What it lacks it does not get.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let failure = Failure::WorkerTimeout(ready!(self.manner.patience.poll_deadline(cx)));
+        self.upstream.close();
+        drop(self.leg.take());
+        // What had gone wrong before stays the reason.
+        if !self.ended || self.record.account.outcome == self.manner.complete {
+            self.record.account.outcome = failure.outcome();
+        }
+        self.ended = true;
+        Poll::Ready(())
+    }
+
     /// Takes what came; gives what goes on.
     fn take(&mut self, chunk: Bytes) -> Bytes {
         self.manner.patience.moved();
@@ -285,14 +298,16 @@ impl Body for ResponseBody {
 
 /// A body whose client may be heard while the body goes out.
 pub trait TwoWay: Body<Data = Bytes> + Unpin {
-    /// What the client says goes on, although it takes in nothing at the moment.
-    fn poll_inward(&mut self, cx: &mut Context<'_>);
+    /// What the client says goes on, although it takes in nothing at the moment. Ready when it has had its time.
+    fn poll_inward(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 impl TwoWay for ResponseBody {
-    fn poll_inward(&mut self, cx: &mut Context<'_>) {
-        if let Self::Tunnel(tunnel) = self {
-            tunnel.poll_inward(cx);
+    fn poll_inward(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Whole(_) => Poll::Pending,
+            Self::Relay(relay) => relay.poll_over(cx),
+            Self::Tunnel(tunnel) => tunnel.poll_over(cx),
         }
     }
 }

@@ -62,8 +62,18 @@ impl Tunnel {
         Poll::Ready(None)
     }
 
+    /// The same as [`Self::poll`] while the client takes in nothing: only what it says goes on. Ready when it has had its time.
+    pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_inward(cx);
+        let stage = ready!(self.patience.poll(cx));
+        if !self.ended {
+            self.end(Failure::WorkerTimeout(stage).outcome());
+        }
+        Poll::Ready(())
+    }
+
     /// Carries what the client says to the worker, as far as that takes it in.
-    pub(crate) fn poll_inward(&mut self, cx: &mut Context<'_>) {
+    fn poll_inward(&mut self, cx: &mut Context<'_>) {
         while !self.ended {
             if self.inward.is_empty() {
                 if let Poll::Ready(Err(_)) = self.upstream.poll_flush(cx) {

@@ -289,11 +289,16 @@ impl Answering {
                 Poll::Ready(Ok(())) if self.ended => return Poll::Ready(!self.broken),
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(false),
-                Poll::Pending if self.framing == Framing::Switched => {
-                    body.poll_inward(cx);
-                    return Poll::Pending;
+                Poll::Pending => {
+                    if body.poll_inward(cx).is_ready() {
+                        self.broken = true;
+                        return Poll::Ready(false);
+                    }
+                    if self.framing == Framing::Switched {
+                        return Poll::Pending;
+                    }
+                    return input::lock(&client.input).poll_left(cx).map(|()| false);
                 }
-                Poll::Pending => return input::lock(&client.input).poll_left(cx).map(|()| false),
             }
             if matches!(self.framing, Framing::None(_) | Framing::Length(0)) {
                 self.ended = true;
