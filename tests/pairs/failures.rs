@@ -135,6 +135,25 @@ fn a_decode_worker_does_not_wait_for_a_prefill_worker_that_is_gone() {
 }
 
 #[test]
+fn what_the_decode_worker_says_of_the_request_is_the_answer_and_counts_as_no_hand_over() {
+    run(async {
+        for connector in Connector::ALL {
+            let setting = TWO_EACH.by(connector).start().await;
+            let mut client = setting.site.client().await;
+            let body = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
+            for i in 0..2 {
+                setting.decode(i).fail_always(Fault::Status(400, body.to_owned()));
+            }
+            let answer = client.post("/v1/completions", completion("x", 3, true)).await;
+            assert_eq!((answer.status(), answer.text().as_str()), (400, body), "{connector:?}");
+            let counts = [setting.pairs("rejected").await, setting.pairs("handed_over").await];
+            assert_eq!(counts, [1, 0], "{connector:?}");
+            assert_eq!(setting.site.metric("forebay_pd_hand_over_seconds_count", &[]).await, 0);
+        }
+    });
+}
+
+#[test]
 fn what_the_prefill_worker_says_of_the_request_is_the_answer() {
     run(async {
         let setting = TWO_EACH.start().await;

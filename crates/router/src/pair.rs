@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::forward::{Forward, exhausted};
 use crate::forwarded::{Forwarded, Progress};
 use crate::pairs::{PairOutcome, Pairs};
+use crate::prefill::bad;
 
 /// A request that may become a pair.
 pub(crate) struct Pair<'a> {
@@ -313,7 +314,11 @@ impl<'a> Pair<'a> {
                 let is_all = answer.as_ref().is_some_and(|answer| answer.answer.status.is_success());
                 (if is_all { PairOutcome::PrefillOnly } else { PairOutcome::Rejected }, answer)
             }
-            Step::GiveDecode => (PairOutcome::HandedOver, course.from_decode.take()),
+            Step::GiveDecode => {
+                let answer = course.from_decode.take();
+                let is_refusal = answer.as_ref().is_some_and(|answer| bad(answer.answer.status).is_some());
+                (if is_refusal { PairOutcome::Rejected } else { PairOutcome::HandedOver }, answer)
+            }
             Step::TimedOut(leg) => {
                 course.count.outcome = PairOutcome::TimedOut;
                 progress.pair_ended(PairOutcome::TimedOut);

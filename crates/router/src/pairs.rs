@@ -96,7 +96,7 @@ pub enum PairOutcome {
     HandedOver,
     /// A decode worker computed the prompt by itself.
     Recomputed,
-    /// The client got the prefill worker's complaint.
+    /// The client got a worker's complaint.
     Rejected,
     /// The first token was the last one too.
     PrefillOnly,
