@@ -2,8 +2,11 @@
 
 use forebay_pd::Connector;
 use forebay_sim::{Exchange, Handing, PairRole, Speech};
+use forebay_tests::announcing::Announced;
 use forebay_tests::raw::{Raw, Taken};
 use forebay_tests::{Site, run, site};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::setting::{ONE_EACH, kv_port};
 
@@ -14,14 +17,45 @@ async fn in_front_of(prefill: String, decode: String) -> Site {
     Site { app: site::start(&settings).await, workers: Vec::new() }
 }
 
-async fn answer(taken: &mut Taken, json: &str) {
+/// The body of a request, which gets this answer.
+async fn answer(taken: &mut Taken, json: &str) -> String {
     let length: usize = taken.header("content-length").parse().unwrap();
-    taken.read(length).await;
+    let body = String::from_utf8(taken.read(length).await.to_vec()).unwrap();
     let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         json.len()
     );
     taken.send(head + json).await;
+    body
+}
+
+const TOKENS: &str = r#"{"count":2,"max_model_len":32,"tokens":[1,2],"token_strs":null}"#;
+
+/// What a prefill worker answers whose first token has this text.
+fn prefilled(text: &str) -> String {
+    format!(
+        r#"{{"id":"cmpl-p","object":"text_completion","created":1,"model":"tiny","choices":[{{"index":0,"text":"{text}","finish_reason":"length"}}],"usage":{{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}},"kv_transfer_params":{{"first_tok":7}}}}"#
+    )
+}
+
+/// The id under which a prefill leg is to write.
+fn req_id(leg: &str) -> String {
+    let leg: serde_json::Value = serde_json::from_str(leg).unwrap();
+    leg["kv_transfer_params"]["disagg_spec"]["req_id"].as_str().unwrap().to_owned()
+}
+
+/// Each of so many ranks says that it has written.
+async fn written(site: &Site, id: &str, ranks: usize) {
+    // What kind of socket speaks is of no interest.
+    let opening = Announced::of("P", "http://127.0.0.1:1", "127.0.0.1:1").opening();
+    let message = [b"\x00\x2a\x81\xa6req_id\xd9\x20", id.as_bytes()].concat();
+    for _ in 0..ranks {
+        let mut stream = TcpStream::connect(site.app.readiness_address().unwrap()).await.unwrap();
+        stream.write_all(&[&opening[..], &message].concat()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        let _closed = stream.read_to_end(&mut rest).await;
+    }
 }
 
 const STREAM: &str = "data: {\"id\":\"cmpl-d\",\"object\":\"text_completion\",\"created\":2,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"text\":\" b\",\"finish_reason\":null}]}\n\ndata: {\"id\":\"cmpl-d\",\"object\":\"text_completion\",\"created\":2,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"text\":\" c\",\"finish_reason\":\"length\"}]}\n\ndata: {\"id\":\"cmpl-d\",\"object\":\"text_completion\",\"created\":2,\"model\":\"tiny\",\"choices\":[],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":2,\"total_tokens\":4}}\n\ndata: [DONE]\n\n";
@@ -74,5 +108,30 @@ fn a_prompt_without_tokens_is_for_the_decode_worker_and_nobodys_fault() {
         assert_eq!(count("forebay_pd_retries_total", "prefill").await, 0);
         let legs = count("forebay_pd_prefill_seconds_count", "").await;
         assert_eq!(legs, 0, "there was none");
+    });
+}
+
+#[test]
+fn nobody_goes_on_behind_a_token_that_ends_inside_a_character() {
+    run(async {
+        let (mut prefill, mut decode) = (Raw::start().await, Raw::start().await);
+        let site = in_front_of(prefill.url(), decode.url()).await;
+        for (text, goes_on) in [("", false), ("\u{fffd}", false), (" a", true)] {
+            let mut client = site.client().await;
+            let body = r#"{"model":"tiny","prompt":"x","max_tokens":3}"#;
+            client.send(&forebay_tests::request("POST", "/v1/completions", &[], body.as_bytes())).await;
+            answer(&mut prefill.next().await, TOKENS).await;
+            let leg = answer(&mut prefill.next().await, &prefilled(text)).await;
+            // What a decode worker finds before all is written, it would read.
+            written(&site, &req_id(&leg), 1).await;
+            assert!(decode.is_idle());
+            written(&site, &req_id(&leg), 2).await;
+            let answered = r#"{"choices":[{"index":0,"text":"b"}]}"#;
+            let asked = answer(&mut decode.next().await, answered).await;
+            assert_eq!(asked == body, !goes_on, "{asked}");
+            let got = client.answer().await.unwrap().json()["choices"][0]["text"].to_string();
+            assert_eq!(got, if goes_on { "\" ab\"" } else { "\"b\"" });
+        }
+        assert_eq!(site.metric("forebay_pd_recomputes_total", &["no_hand_over"]).await, 2);
     });
 }

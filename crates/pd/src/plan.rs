@@ -53,6 +53,8 @@ pub enum Happened {
     PrefillWasAll,
     /// The prefill leg is over, but not all of the worker's ranks have said in time that they have handed over.
     NotReady,
+    /// The prefill leg is over, but nobody can go on behind what it handed over.
+    HandOverUnfit,
     /// There is no prefill worker to ask, or none that was not asked yet.
     NoPrefill,
     /// The answer of the decode leg can go to the client.
@@ -204,11 +206,8 @@ impl Plan {
             Happened::Prefilled(hand_over) => self.prefilled(hand_over, now_ms),
             Happened::PrefillFailed(failure) => self.prefill_failed(failure),
             Happened::PrefillWasAll => Step::GivePrefill,
-            Happened::NotReady => {
-                // Nothing was sent to the decode worker.
-                self.decoding = false;
-                self.plain(Recompute::NotReady)
-            }
+            Happened::NotReady => self.unsent(Recompute::NotReady),
+            Happened::HandOverUnfit => self.unsent(Recompute::NoHandOver),
             Happened::NoPrefill => self.plain(Recompute::NoPrefill),
             Happened::DecodeBegan => {
                 self.began = true;
@@ -309,6 +308,12 @@ impl Plan {
             }
         }
         self.start()
+    }
+
+    /// Nothing was sent to the decode worker.
+    fn unsent(&mut self, why: Recompute) -> Step {
+        self.decoding = false;
+        self.plain(why)
     }
 
     fn plain(&mut self, why: Recompute) -> Step {

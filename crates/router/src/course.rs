@@ -163,6 +163,7 @@ impl Course<'_> {
     pub(crate) fn unwritten(&mut self, why: Unwritten) -> Step {
         match why {
             Unwritten::TooLong => self.next(Happened::NotReady),
+            Unwritten::Unfit => self.next(Happened::HandOverUnfit),
             Unwritten::Lost => self.prefiller_lost(),
         }
     }

@@ -40,6 +40,8 @@ pub(crate) struct Disagg {
 pub(crate) enum Unwritten {
     /// Not all ranks have said in time that the blocks are written.
     TooLong,
+    /// They are written, but the first token is none behind which anybody could go on.
+    Unfit,
     /// The prefill worker is down.
     Lost,
 }
@@ -74,7 +76,8 @@ impl Disagg {
 
     /// The body of the decode leg; `None` if there is nothing to go on with.
     fn decode(&self, body: &Bytes) -> Option<Result<Bytes, BodyError>> {
-        let (tokens, first) = (self.tokens.as_ref()?, self.first.as_ref()?);
+        let first = self.first.as_ref().filter(|first| !first.is_part())?;
+        let tokens = self.tokens.as_ref()?;
         let rest = self.wish.rest(tokens)?;
         Some(self.wish.decode(body, tokens, (first, rest)))
     }
@@ -203,7 +206,7 @@ impl<'a> Pair<'a> {
         let fleet = self.forward.writer.reader();
         tokio::select! {
             biased;
-            () = awaited.ready() => disagg.decode(&self.asked.body).ok_or(Unwritten::TooLong),
+            () = awaited.ready() => disagg.decode(&self.asked.body).ok_or(Unwritten::Unfit),
             () = lost(prefiller, &fleet) => Err(Unwritten::Lost),
             () = tokio::time::sleep(self.pairs.settings.ready_timeout) => {
                 tracing::warn!(?id, prefill = prefiller.name(), "not all ranks have said that they have handed over");

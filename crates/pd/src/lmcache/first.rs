@@ -92,6 +92,20 @@ impl First {
         self.is_all
     }
 
+    /// Whether its text, if it has one, may end inside a character. An engine whose prompt ends there tells all of the prompt
+    /// with the rest of the character.
+    pub fn is_part(&self) -> bool {
+        const REPLACED: &[u8] = "\u{fffd}".as_bytes();
+        const ESCAPED: &[u8] = b"\\ufffd";
+        let text = &self.text[..];
+        let is_escape = || {
+            let (before, end) = text.split_at(text.len().saturating_sub(ESCAPED.len()));
+            let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\').count();
+            end.eq_ignore_ascii_case(ESCAPED) && backslashes.is_multiple_of(2)
+        };
+        text.is_empty() || text.ends_with(REPLACED) || is_escape()
+    }
+
     /// The answer that it came in.
     pub(crate) fn answer(&self) -> &Bytes {
         &self.answer

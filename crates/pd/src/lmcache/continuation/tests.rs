@@ -127,6 +127,17 @@ fn a_stop_token_that_ends_the_answer_at_once_is_told_in_a_stream_too() {
 }
 
 #[test]
+fn a_first_token_may_end_inside_a_character() {
+    let is_part = |text: &str| first(&PREFILLED.replace("\" He\"", text)).is_part();
+    for part in [r#""""#, "\"a\u{fffd}\"", r#""a\ufffd""#, r#""\uFFFD""#] {
+        assert!(is_part(part), "{part}");
+    }
+    for whole in [r#"" ""#, r#""\\ufffd""#, "\"\u{fffd}a\"", r#""\ufffda""#, "\"\u{20ac}\""] {
+        assert!(!is_part(whole), "{whole}");
+    }
+}
+
+#[test]
 fn what_does_not_tell_a_first_token_is_none() {
     for (told, other) in [
         (r#"{"first_tok":42}"#, "null"),
