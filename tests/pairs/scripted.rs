@@ -1,6 +1,9 @@
 //! LMCache with workers whose answers are written here: what simulated ones do not say.
 
+use std::time::Duration;
+
 use forebay_pd::Connector;
+use forebay_router::PairSettings;
 use forebay_sim::{Exchange, Handing, PairRole, Speech};
 use forebay_tests::announcing::Announced;
 use forebay_tests::raw::{Raw, Taken};
@@ -8,12 +11,18 @@ use forebay_tests::{Site, run, site};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::setting::{ONE_EACH, kv_port};
+use crate::setting::{ONE_EACH, Shape, kv_port};
 
 /// The application in front of a prefill worker and a decode worker.
 async fn in_front_of(prefill: String, decode: String) -> Site {
-    let mut settings = ONE_EACH.by(Connector::Lmcache).settings([prefill, decode].into_iter());
-    settings.router.pairs.as_mut().unwrap().allow_version_skew = true;
+    in_front_of_all(ONE_EACH, [prefill, decode], PairSettings::default().ready_timeout).await
+}
+
+/// The application in front of as many.
+async fn in_front_of_all<const N: usize>(shape: Shape, urls: [String; N], ready: Duration) -> Site {
+    let mut settings = shape.by(Connector::Lmcache).settings(urls.into_iter());
+    let pairs = settings.router.pairs.as_mut().unwrap();
+    (pairs.allow_version_skew, pairs.ready_timeout) = (true, ready);
     Site { app: site::start(&settings).await, workers: Vec::new() }
 }
 
@@ -42,6 +51,13 @@ fn prefilled(text: &str) -> String {
 fn req_id(leg: &str) -> String {
     let leg: serde_json::Value = serde_json::from_str(leg).unwrap();
     leg["kv_transfer_params"]["disagg_spec"]["req_id"].as_str().unwrap().to_owned()
+}
+
+/// The number of the worker to which a prefill leg is to write, if it is one of these.
+fn receiver(leg: &str, among: std::ops::Range<usize>) -> usize {
+    let leg: serde_json::Value = serde_json::from_str(leg).unwrap();
+    let port = &leg["kv_transfer_params"]["disagg_spec"]["receiver_init_port"][0];
+    among.into_iter().find(|i| *port == kv_port(*i)).unwrap()
 }
 
 /// Each of so many ranks says that it has written.
@@ -133,5 +149,44 @@ fn nobody_goes_on_behind_a_token_that_ends_inside_a_character() {
             assert_eq!(got, if goes_on { "\" ab\"" } else { "\"b\"" });
         }
         assert_eq!(site.metric("forebay_pd_recomputes_total", &["no_hand_over"]).await, 2);
+    });
+}
+
+#[test]
+fn what_may_be_written_in_part_is_read_by_nobody_if_there_is_another_decode_worker() {
+    run(async {
+        let body = r#"{"model":"tiny","prompt":"x","max_tokens":3}"#;
+        let asked = forebay_tests::request("POST", "/v1/completions", &[], body.as_bytes());
+        // Not all ranks say in time that they have written.
+        let (mut prefill, mut decodes) = (Raw::start().await, [Raw::start().await, Raw::start().await]);
+        let urls = [prefill.url(), decodes[0].url(), decodes[1].url()];
+        let site = in_front_of_all(Shape { decodes: 2, ..ONE_EACH }, urls, Duration::from_millis(100)).await;
+        let mut client = site.client().await;
+        client.send(&asked).await;
+        answer(&mut prefill.next().await, TOKENS).await;
+        let leg = answer(&mut prefill.next().await, &prefilled(" a")).await;
+        let other = &mut decodes[2 - receiver(&leg, 1..3)];
+        answer(&mut other.next().await, r#"{"choices":[]}"#).await;
+        assert_eq!(client.answer().await.unwrap().status(), 200);
+
+        // The prefill worker breaks off.
+        let (mut one, mut two) = (Raw::start().await, Raw::start().await);
+        let decodes = [Raw::start().await, Raw::start().await];
+        let urls = [one.url(), two.url(), decodes[0].url(), decodes[1].url()];
+        let shape = Shape { prefills: 2, decodes: 2, ..ONE_EACH };
+        let site = in_front_of_all(shape, urls, Duration::from_secs(30)).await;
+        let mut client = site.client().await;
+        client.send(&asked).await;
+        let (mut asked, breaks, other) = tokio::select! {
+            asked = one.next() => (asked, &mut one, &mut two),
+            asked = two.next() => (asked, &mut two, &mut one),
+        };
+        answer(&mut asked, TOKENS).await;
+        let mut broken = breaks.next().await;
+        let length: usize = broken.header("content-length").parse().unwrap();
+        let first = String::from_utf8(broken.read(length).await.to_vec()).unwrap();
+        drop(broken);
+        let leg = answer(&mut other.next().await, &prefilled(" a")).await;
+        assert_ne!(receiver(&leg, 2..4), receiver(&first, 2..4));
     });
 }

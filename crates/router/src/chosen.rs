@@ -42,6 +42,23 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
+    /// A place on another decode worker, if there is one, instead of one where a part of the blocks may have been written.
+    pub(crate) fn leave_half_written(
+        &self,
+        course: &mut Course<'a>,
+        progress: &mut Progress<'_, '_>,
+    ) -> Result<(), Failure> {
+        let Some(place) = course.place.as_ref().filter(|_| course.is_half_written) else { return Ok(()) };
+        course.is_half_written = false;
+        let mut tried = course.tried_decode.clone();
+        tried.add(place.guard.worker().slot());
+        if let Some(other) = self.choose(LegKind::Decode, self.decode, &mut tried, progress.attempts.count)? {
+            progress.chosen(&other);
+            (course.place, course.tried_decode) = (Some(other), tried);
+        }
+        Ok(())
+    }
+
     /// A worker that was not tried yet. One of whom legs have to say where it is reached, and nobody knows, is as good as
     /// tried.
     pub(crate) fn choose(&self, leg: LegKind, pool: &Pool, tried: &mut Tried, attempt: u32) -> Found {

@@ -53,6 +53,9 @@ pub(crate) struct Course<'a> {
     pub failure: Option<Failure>,
     /// What it carries along, if the prefill worker makes the first token.
     pub disagg: Option<Box<Disagg>>,
+    /// A prefill worker may have written a part of the blocks to the chosen decode worker, which would read it as all: it
+    /// knows blocks by their tokens, from the moment that there is room for them.
+    pub is_half_written: bool,
 }
 
 impl Course<'_> {
@@ -80,6 +83,7 @@ impl Course<'_> {
                 }
             }
             PrefillEnd::Answered(failure, mut answer) => {
+                self.is_half_written |= failure == LegFailure::Doubtful && self.has_ordered();
                 match (failure, self.doubted.take()) {
                     (LegFailure::Doubtful, None) => self.doubted = Some(answer.leg),
                     (LegFailure::Doubtful, Some(_)) => {
@@ -92,6 +96,7 @@ impl Course<'_> {
                 Happened::PrefillFailed(failure)
             }
             PrefillEnd::Failed { kind, failure, by_age } => {
+                self.is_half_written |= kind == LegFailure::Broken && self.has_ordered();
                 self.failure = Some(failure);
                 if by_age {
                     return self.next(Happened::PrefillFailed(kind));
@@ -106,6 +111,11 @@ impl Course<'_> {
             self.pairs.forget_peer(slot);
         }
         self.next(happened)
+    }
+
+    /// Whether a prefill worker was told to write to the chosen decode worker.
+    fn has_ordered(&self) -> bool {
+        self.disagg.as_ref().is_some_and(|disagg| disagg.has_ordered())
     }
 
     /// The client's answer, if the first token is all of it.
@@ -161,6 +171,7 @@ impl Course<'_> {
 
     /// The blocks are not where a decode worker would read them.
     pub(crate) fn unwritten(&mut self, why: Unwritten) -> Step {
+        self.is_half_written |= !matches!(why, Unwritten::Unfit);
         match why {
             Unwritten::TooLong => self.next(Happened::NotReady),
             Unwritten::Unfit => self.next(Happened::HandOverUnfit),

@@ -68,6 +68,11 @@ impl Disagg {
         Some(Box::new(Forwarded::of_leg(answer, Leg::new(prefiller.hold(), Verdict::None, 0))))
     }
 
+    /// Whether the attempt under way has told a prefill worker where to write.
+    pub(crate) fn has_ordered(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// What goes in front of the decode worker's answer.
     pub(crate) fn continuation(&self) -> Option<Box<Continuation>> {
         let first = self.first.clone()?;

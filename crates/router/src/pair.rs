@@ -112,6 +112,7 @@ impl<'a> Pair<'a> {
             doubted: None,
             failure: None,
             disagg: None,
+            is_half_written: false,
         }
     }
 
@@ -141,6 +142,7 @@ impl<'a> Pair<'a> {
         course: &mut Course<'a>,
         progress: &mut Progress<'_, '_>,
     ) -> Result<Option<(Arc<Legs>, Selected)>, Failure> {
+        self.leave_half_written(course, progress)?;
         self.take_place(course, progress)?;
         let (Some(place), Some(pool)) = (&course.place, self.prefill) else { return Ok(None) };
         let decoder = place.guard.worker();
@@ -355,6 +357,7 @@ impl<'a> Pair<'a> {
         self.pairs.metrics.recomputed(why);
         course.count.outcome = PairOutcome::Recomputed;
         progress.pair_ended(PairOutcome::Recomputed);
+        self.leave_half_written(&mut course, progress)?;
         let place = course.place.take();
         drop(course);
         let lent = progress.lend(place.as_ref());

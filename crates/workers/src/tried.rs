@@ -7,7 +7,7 @@ use crate::worker::host::Host;
 
 /// The workers one request has tried, and the only rank and the only URL it may try. Empty for nearly every request, so it allocates only
 /// when used.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Tried {
     slots: Vec<Slot>,
     rank: Option<u32>,
