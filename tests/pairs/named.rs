@@ -122,8 +122,10 @@ fn what_is_no_pair_reaches_no_engine_whatever_way_it_takes() {
         let upgrade = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "k")];
         let json = [("content-type", "application/json")];
         let of_form = [("content-type", "multipart/form-data; boundary=b")];
+        let embeds = r#"{"model":"tiny","prompt":"x","prompt_embeds":"AAAA","max_tokens":2}"#;
         let cases = [
-            ("POST", "/v1/responses", &json[..], &*next, "previous_response"),
+            ("POST", "/v1/completions", &json[..], embeds, "prompt_embeds"),
+            ("POST", "/v1/responses", &json, &*next, "previous_response"),
             ("POST", "/invocations", &json, r#"{"model":"tiny","prompt":"x"}"#, "route"),
             ("POST", "/generative_scoring", &json, r#"{"model":"tiny"}"#, "route"),
             ("POST", "/v1/embeddings", &json, r#"{"model":"tiny","input":"x"}"#, "route"),

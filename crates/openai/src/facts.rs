@@ -27,6 +27,8 @@ pub struct Facts<'a> {
     pub use_beam_search: bool,
     /// True if log probabilities of the prompt are asked for, which makes an engine compute all of it.
     pub has_prompt_logprobs: bool,
+    /// True if a prompt, or part of it, has no token ids that an engine could know it by.
+    pub has_prompt_embeds: bool,
     /// The response that this one continues.
     pub previous_response_id: Option<Cow<'a, str>>,
     /// Whether the worker shall keep the response; `None` if not said.
@@ -265,6 +267,7 @@ impl<'a> Reader<'a> {
             has_prompt_logprobs: echoed
                 || self.given(F::PromptLogprobs).is_some()
                 || scalar::given(self.sampling.prompt_logprobs.of(body)),
+            has_prompt_embeds: self.given(F::PromptEmbeds).is_some(),
             previous_response_id: scalar::string(self.raw(F::PreviousResponseId)),
             store: self.given(F::Store).map(scalar::truth),
             background: scalar::truth(self.raw(F::Background)),

@@ -53,6 +53,7 @@ pub(crate) enum Field {
     Echo,
     Logprobs,
     PromptLogprobs,
+    PromptEmbeds,
     PreviousResponseId,
     Store,
     Background,
@@ -179,6 +180,7 @@ impl Field {
         Some(match name {
             b"instructions" => Self::Instructions,
             b"chat_template" => Self::ChatTemplate,
+            b"prompt_embeds" => Self::PromptEmbeds,
             b"session_params" => Self::SessionParams,
             b"sampling_params" => Self::SamplingParams,
             b"use_beam_search" => Self::UseBeamSearch,

@@ -26,6 +26,8 @@ pub struct PromptFacts {
     pub use_beam_search: bool,
     /// Log probabilities of the prompt are asked for.
     pub has_prompt_logprobs: bool,
+    /// Its prompt came as embeddings.
+    pub has_prompt_embeds: bool,
     /// It continues a response that one worker keeps.
     pub has_previous_response: bool,
     /// It is answered before it is worked on.
@@ -45,6 +47,8 @@ pub enum Bypass {
     BeamSearch,
     /// The prompt has to be computed where its log probabilities are asked for.
     PromptLogprobs,
+    /// What came as embeddings has no token ids, which connectors go by: some engines die of that.
+    PromptEmbeds,
     /// It has several prompts.
     List,
     /// The worker that keeps the response it continues has to know it.
@@ -67,11 +71,12 @@ pub enum Bypass {
 
 impl Bypass {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Route,
         Self::Choices,
         Self::BeamSearch,
         Self::PromptLogprobs,
+        Self::PromptEmbeds,
         Self::List,
         Self::PreviousResponse,
         Self::Background,
@@ -90,6 +95,7 @@ impl Bypass {
             Self::Choices => "choices",
             Self::BeamSearch => "beam_search",
             Self::PromptLogprobs => "prompt_logprobs",
+            Self::PromptEmbeds => "prompt_embeds",
             Self::List => "list",
             Self::PreviousResponse => "previous_response",
             Self::Background => "background",
@@ -111,6 +117,7 @@ impl Bypass {
             (facts.n > 1 || facts.best_of > 1, Self::Choices),
             (facts.use_beam_search, Self::BeamSearch),
             (facts.has_prompt_logprobs, Self::PromptLogprobs),
+            (facts.has_prompt_embeds, Self::PromptEmbeds),
             (facts.prompts > 1 && !connector.takes_batches(), Self::List),
             (facts.has_previous_response, Self::PreviousResponse),
             (facts.background, Self::Background),
@@ -141,6 +148,7 @@ mod tests {
         best_of: 1,
         use_beam_search: false,
         has_prompt_logprobs: false,
+        has_prompt_embeds: false,
         has_previous_response: false,
         background: false,
         prompts: 1,
@@ -155,6 +163,7 @@ mod tests {
             (PromptFacts { best_of: 2, ..PLAIN }, Some(Bypass::Choices)),
             (PromptFacts { use_beam_search: true, ..PLAIN }, Some(Bypass::BeamSearch)),
             (PromptFacts { has_prompt_logprobs: true, ..PLAIN }, Some(Bypass::PromptLogprobs)),
+            (PromptFacts { has_prompt_embeds: true, ..PLAIN }, Some(Bypass::PromptEmbeds)),
             (PromptFacts { prompts: 2, ..PLAIN }, Some(Bypass::List)),
             (PromptFacts { has_previous_response: true, ..PLAIN }, Some(Bypass::PreviousResponse)),
             (PromptFacts { background: true, ..PLAIN }, Some(Bypass::Background)),

@@ -270,6 +270,7 @@ fn pair_ask(shape: BodyShape, facts: &Facts<'_>) -> PairAsk {
             best_of: facts.best_of,
             use_beam_search: facts.use_beam_search,
             has_prompt_logprobs: facts.has_prompt_logprobs,
+            has_prompt_embeds: facts.has_prompt_embeds,
             has_previous_response: facts.previous_response_id.is_some(),
             background: facts.background,
             prompts: facts.batch.unwrap_or(1),
