@@ -112,7 +112,8 @@ fn parse_one<const N: usize>(wire: &[u8], expected: Expected<'_>) -> Result<Opti
             headers.append(name, value);
         }
     }
-    for name in framing.named.filter(|_| !has_switched).into_iter().flat_map(tokens) {
+    let named = if has_switched { Vec::new() } else { std::mem::take(&mut framing.named) };
+    for name in named {
         if let Ok(name) = HeaderName::from_bytes(name) {
             headers.remove(name);
         }
@@ -150,8 +151,8 @@ struct Framing<'a> {
     length: Option<u64>,
     chunked: bool,
     keep_alive: bool,
-    /// Values of `Connection` that name further headers of this hop.
-    named: Option<&'a [u8]>,
+    /// Further headers of this hop, as `Connection` names them.
+    named: Vec<&'a [u8]>,
 }
 
 impl<'a> Framing<'a> {
@@ -180,7 +181,7 @@ impl<'a> Framing<'a> {
                     } else if token.eq_ignore_ascii_case(b"keep-alive") {
                         self.keep_alive = true;
                     } else {
-                        self.named = Some(value);
+                        self.named.push(token);
                     }
                 }
             }
@@ -259,6 +260,7 @@ mod tests {
     fn what_belongs_to_the_hop_stays_there_and_duplicates_pass() {
         let head = get(concat!(
             "HTTP/1.1 201 Created\r\nSet-Cookie: a\r\nset-cookie: b\r\nX-Hop: 1\r\nConnection: x-hop, keep-alive\r\n",
+            "X-Other: 1\r\nConnection: x-other\r\n",
             "Keep-Alive: timeout=5\r\nX-Kept: \u{e9}\r\nContent-Length: 0\r\n\r\nrest"
         ));
         let head = head.unwrap().unwrap();
