@@ -48,7 +48,8 @@ impl Form {
                 Framing::Switched
             }
             _ if matches!(status.as_u16(), 204 | 304) => Framing::None(None),
-            _ if self.is_head => Framing::None(exact),
+            // Of an answer without a body nobody knows how long it would be.
+            _ if self.is_head => Framing::None(exact.filter(|length| *length > 0)),
             Some(length) => Framing::Length(length),
             None if self.is_old => {
                 self.keep_alive = false;
@@ -183,6 +184,7 @@ mod tests {
         assert_eq!(of(GET, 200, Some(5)), "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-length: 5\r\n\r\n");
         assert_eq!(of(GET, 200, None), "HTTP/1.1 200 OK\r\ndate: d\r\ntransfer-encoding: chunked\r\n\r\n");
         assert_eq!(of(GET, 204, Some(0)), "HTTP/1.1 204 No Content\r\ndate: d\r\n\r\n");
+        assert_eq!(of(HEAD, 200, Some(0)), "HTTP/1.1 200 OK\r\ndate: d\r\n\r\n");
         assert_eq!(of(HEAD, 200, Some(7)), "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-length: 7\r\n\r\n");
         let old = "GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n";
         assert_eq!(of(old, 200, None), "HTTP/1.1 200 OK\r\ndate: d\r\nconnection: close\r\n\r\n");
