@@ -130,6 +130,29 @@ fn a_worker_that_refuses_the_switch_is_heard_and_the_connection_goes_on() {
 }
 
 #[test]
+fn nothing_switches_behind_a_body() {
+    run(async {
+        let mut raw = Raw::start().await;
+        let site = behind(&raw, |_| ()).await;
+        let mut client = site.client().await;
+        for (framing, body) in
+            [("content-length: 5", "hello"), ("transfer-encoding: chunked", "5\r\nhello\r\n0\r\n\r\n")]
+        {
+            client.send(ASK.replace("\r\n\r\n", &format!("\r\n{framing}\r\n\r\n{body}")).as_bytes()).await;
+            let mut taken = raw.next().await;
+            assert_eq!(taken.read(5).await, b"hello");
+            assert_eq!(
+                (taken.header("upgrade"), taken.header("content-length")),
+                (String::new(), "5".into())
+            );
+            taken.send("HTTP/1.1 426 Upgrade Required\r\ncontent-length: 2\r\n\r\nno").await;
+            assert_eq!(client.answer().await.unwrap().status(), 426);
+        }
+        until("no load", || site.in_flight(0) == 0).await;
+    });
+}
+
+#[test]
 fn any_path_that_is_passed_on_may_switch_but_nobody_switches_a_prompt_or_to_http_2() {
     run(async {
         let mut raw = Raw::start().await;

@@ -153,8 +153,9 @@ impl Router {
         body: impl Incoming,
     ) -> Response<ResponseBody> {
         let Begun { route, allowed, peer, mut record } = begun;
-        let protocol =
-            route.class.may_switch().then(|| headers::upgrade(&parts.headers)).flatten().map(Box::new);
+        // Behind a body nothing switches: what is not the body's would be the other protocol's.
+        let may_switch = route.class.may_switch() && body.exact() == Some(0);
+        let protocol = may_switch.then(|| headers::upgrade(&parts.headers)).flatten().map(Box::new);
         let stripped = headers::strip(&mut parts.headers, Trust::of(&self.settings));
         record.account.stripped = stripped.internals;
         let trial_failure = stripped.trial.map(|trial| record.account.trial = trial).err();

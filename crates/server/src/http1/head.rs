@@ -27,7 +27,7 @@ pub struct Head {
     pub body: Decoder,
     /// Whether the client may send another request on the connection.
     pub keep_alive: bool,
-    /// Whether the client asks to go on with another protocol.
+    /// Whether the client asks to go on with another protocol, right behind the head.
     pub switches: bool,
     /// Whether the client sends the body only when it is told to.
     pub awaits_continue: bool,
@@ -92,12 +92,14 @@ pub fn parse(wire: &[u8]) -> Result<Option<Head>, HeadError> {
     parts.version = if minor == 1 { Version::HTTP_11 } else { Version::HTTP_10 };
     parts.headers = headers;
     let body = framing.body(minor)?;
+    // Behind a body it would be open where the other protocol begins.
+    let is_bare = body.is_done();
     let whole = end.filter(|_| matches!(body, Decoder::Length(_))).map(|end| copy.slice(length..end));
     Ok(Some(Head {
         parts,
         body,
         keep_alive: framing.keep_alive && !framing.closes,
-        switches: framing.names_upgrade && framing.has_protocol && minor == 1,
+        switches: framing.names_upgrade && framing.has_protocol && minor == 1 && is_bare,
         awaits_continue: framing.awaits_continue && minor == 1,
         length,
         whole,
