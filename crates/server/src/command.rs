@@ -93,7 +93,13 @@ pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     environment: impl Fn(&'static str) -> Option<OsString>,
 ) -> Result<Command, StartupError> {
-    let matches = match Cli::command().try_get_matches_from(arguments) {
+    // Else a number below zero is taken for a flag, and the flag that it was meant for is not named.
+    let numbers = |arg: clap::Arg| {
+        let takes_one = arg.get_action().takes_values();
+        if takes_one { arg.allow_negative_numbers(true) } else { arg }
+    };
+    let command = Cli::command().mut_args(numbers).mut_subcommands(|inner| inner.mut_args(numbers));
+    let matches = match command.try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if !error.use_stderr() => return Ok(Command::Print(error.to_string())),
         Err(error) => return Err(StartupError::FlagInvalid(one_line(&error))),

@@ -82,6 +82,8 @@ fn what_clap_says_is_one_line_that_names_the_flag() {
             "maybe: a value of --trust-forwarded stands after a =, and a command before all flags",
         ),
         ("sim --config x", "--config: there is no such flag"),
+        ("--threads -1", "--threads: -1 is not a number of threads from 1 to 1024"),
+        ("sim --workers -1", "--workers: -1 is not a number of workers from 1 to 64"),
     ] {
         assert_eq!(refused(arguments), message, "{arguments}");
     }
