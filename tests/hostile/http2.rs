@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_policy::PolicyKind;
-use forebay_tests::{Site, run, site};
-use http_body_util::BodyExt;
+use forebay_tests::raw::Raw;
+use forebay_tests::{Site, run, site, until};
+use http_body_util::{BodyExt, Empty};
 use hyper::body::{Body, Frame};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -113,5 +114,31 @@ fn requests_that_wait_for_a_place_do_not_stop_the_one_that_has_it() {
         first.send(()).unwrap();
         assert_eq!(asking.join_all().await, [200; 6]);
         site.quiet().await;
+    });
+}
+
+#[test]
+fn a_client_that_takes_nothing_in_gets_no_more_time_than_others() {
+    run(async {
+        let mut raw = Raw::start().await;
+        let mut settings = site::settings(PolicyKind::RoundRobin, &[raw.url()]);
+        settings.router.times.request = Some(Duration::from_millis(50));
+        let site = Site { app: site::start(&settings).await, workers: Vec::new() };
+        let stream = TcpStream::connect(site.app.url().trim_start_matches("http://")).await.unwrap();
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        let (mut sender, connection) =
+            builder.initial_stream_window_size(0).handshake(TokioIo::new(stream)).await.unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { drop(connection.await) });
+        let request = http::Request::get("http://localhost/v1/anything").body(Empty::<Bytes>::new()).unwrap();
+        let asking = sender.send_request(request);
+        let answering = async {
+            let mut taken = raw.next().await;
+            taken.send("HTTP/1.1 200 OK\r\n\r\n").await;
+            while taken.stream.write_all(&[b'x'; 65536]).await.is_ok() {}
+        };
+        let (answer, ()) = tokio::join!(asking, answering);
+        assert!(answer.unwrap().into_body().collect().await.is_err());
+        until("no load", || site.in_flight(0) == 0).await;
     });
 }

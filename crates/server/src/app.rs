@@ -76,7 +76,11 @@ impl App {
             router: Arc::clone(&router),
             watcher,
             auditor,
-            patience: Patience { head: settings.client_header, idle: settings.client_idle },
+            patience: Patience {
+                head: settings.client_header,
+                idle: settings.client_idle,
+                whole: settings.router.times.request,
+            },
             stop: stop.clone(),
         };
         let threads = control.data_threads(settings.threads).map_err(internal)?;

@@ -20,7 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::door::Door;
@@ -46,6 +46,9 @@ const WINDOW: u32 = STREAMS * STREAM_WINDOW;
 /// How long a client that has been told of the end may be silent, when nothing is under way for it.
 const GOODBYE: Duration = Duration::from_secs(3);
 
+/// How much longer than it may take a request is left to end by itself, with a word to the client that reads.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Whether a client speaks HTTP/2 that begins so.
 pub(crate) fn begins(came: &[u8]) -> bool {
     let length = came.len().min(PREFACE.len());
@@ -62,7 +65,8 @@ pub(crate) struct Begun {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(begun: Begun, peer: SocketAddr, door: &Arc<Door>, drain: &Arc<Drain>) {
-    let streams = Streams { tasks: TaskTracker::new(), drain: Arc::clone(drain) };
+    let limit = door.patience.whole.map(|limit| limit.saturating_add(LAST_WORDS));
+    let streams = Streams { tasks: TaskTracker::new(), drain: Arc::clone(drain), limit };
     let requests = Arc::new(AtomicU64::new(0));
     let (count, entered) = (Arc::clone(&requests), Arc::clone(door));
     let service = service_fn(move |request: Request<Incoming>| {
@@ -168,6 +172,8 @@ impl Goodbye {
 struct Streams {
     tasks: TaskTracker,
     drain: Arc<Drain>,
+    /// How long one may take: as long as its client takes in nothing, nobody asks its answer for more.
+    limit: Option<Duration>,
 }
 
 impl<F> hyper::rt::Executor<F> for Streams
@@ -176,10 +182,13 @@ where
     F::Output: Send,
 {
     fn execute(&self, stream: F) {
-        let drain = Arc::clone(&self.drain);
+        let (drain, limit) = (Arc::clone(&self.drain), self.limit);
         self.tasks.spawn(async move {
             let _place = drain.enter().await;
-            stream.await;
+            match limit {
+                Some(limit) => drop(timeout(limit, stream).await),
+                None => drop(stream.await),
+            }
         });
     }
 }

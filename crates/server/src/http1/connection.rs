@@ -36,6 +36,8 @@ pub(crate) struct Patience {
     pub head: Duration,
     /// Between the end of an answer and the next request.
     pub idle: Duration,
+    /// For a request and its answer, if that is limited. Whoever answers keeps to it as long as it is asked for more.
+    pub whole: Option<Duration>,
 }
 
 /// Serves a connection to its end, or until it is known to speak HTTP/2: gives it back then.
