@@ -58,5 +58,5 @@ pub use shape::BodyShape;
 pub use splice::{Change, Splices};
 pub use sse::{Record, RecordKind, SseScanner};
 pub use strip::{InternalField, Place, Strip};
-pub use usage::Usage;
+pub use usage::{Usage, UsageScan};
 pub use walk::BodyError;

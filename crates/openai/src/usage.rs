@@ -21,9 +21,9 @@ const NAME: &[u8] = b"\"usage\":";
 /// Bytes behind [`NAME`] that are read at most.
 const READ: usize = 512;
 
-/// Looks through one record at a time.
+/// Looks through one record of a stream at a time, or through a whole answer.
 #[derive(Debug)]
-pub(crate) struct UsageScan {
+pub struct UsageScan {
     finder: memmem::Finder<'static>,
     /// The end of what was seen of a record that is not whole yet, shorter than [`NAME`].
     tail: Vec<u8>,
@@ -55,7 +55,7 @@ impl UsageScan {
     }
 
     /// Looks through the rest of a record, and returns what was found in all of it.
-    pub(crate) fn end(&mut self, piece: &[u8]) -> Usage {
+    pub fn end(&mut self, piece: &[u8]) -> Usage {
         let last = self.piece(piece);
         self.close(last);
         self.tail.clear();
@@ -63,7 +63,7 @@ impl UsageScan {
     }
 
     /// Looks through a piece of a record of which more will come.
-    pub(crate) fn more(&mut self, piece: &[u8]) {
+    pub fn more(&mut self, piece: &[u8]) {
         let last = self.piece(piece);
         self.hold(last);
         let keep = NAME.len() - 1;

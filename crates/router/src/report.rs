@@ -1,14 +1,15 @@
-//! What a worker reports of tokens at the end of its answer, and that against what was predicted. It keeps the end of the
-//! answer only, and of a stream nothing.
+//! What a worker reports of tokens in its answer, and that against what was predicted. It keeps the end of the answer only,
+//! and of a stream nothing.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_openai::Usage;
+use forebay_openai::{Usage, UsageScan};
 use forebay_policy::{Choice, Policy};
 use forebay_workers::{Checked, Worker};
 
-/// Bytes of an answer's end that are looked at. The counts are the last or the last but one thing in it.
+/// Bytes of an answer's end that are looked at first: in most answers the counts are the last or the last but one thing. Token
+/// ids or log probabilities of the prompt may follow them, and all that was generated; then the whole answer is looked at.
 const LOOKED_AT: usize = 1024;
 
 /// Waits for the end of one answer.
@@ -17,6 +18,8 @@ pub(crate) struct Report {
     prediction: Option<Prediction>,
     /// The last reads, latest last: shared with the response, so that keeping them costs no copy.
     last: [Bytes; 3],
+    /// Has looked through the reads before those.
+    before: Option<Box<UsageScan>>,
 }
 
 /// What was predicted of a prompt.
@@ -33,17 +36,20 @@ impl Report {
     pub(crate) fn new(prediction: Prediction) -> Self {
         let is_of_use = prediction.choice.key_len > 0 || prediction.text_bytes > 0;
         let prediction = is_of_use.then_some(prediction);
-        Self { prediction, last: Default::default() }
+        Self { prediction, last: Default::default(), before: None }
     }
 
     /// Bytes of the body came, if it is no stream.
     pub(crate) fn take_in(&mut self, chunk: &Bytes) {
         self.last.rotate_left(1);
-        self.last[2] = chunk.clone();
+        let before = std::mem::replace(&mut self.last[2], chunk.clone());
+        if !before.is_empty() {
+            self.before.get_or_insert_default().more(&before);
+        }
     }
 
     /// The body is whole. `told` is what the records of a stream told.
-    pub(crate) fn end(self, told: Option<Usage>) -> Usage {
+    pub(crate) fn end(mut self, told: Option<Usage>) -> Usage {
         let told = told.unwrap_or_else(|| self.read());
         if let Some(prediction) = self.prediction {
             prediction.compare(told);
@@ -51,7 +57,18 @@ impl Report {
         told
     }
 
-    fn read(&self) -> Usage {
+    fn read(&mut self) -> Usage {
+        let at_end = self.read_end();
+        if !at_end.is_empty() {
+            return at_end;
+        }
+        let mut scan = self.before.take().unwrap_or_default();
+        let [first, second, latest] = &self.last;
+        [first, second].into_iter().for_each(|piece| scan.more(piece));
+        scan.end(latest)
+    }
+
+    fn read_end(&self) -> Usage {
         let [.., latest] = &self.last;
         let joined = (latest.len() < LOOKED_AT && !self.last[1].is_empty()).then(|| self.last.concat());
         let text = joined.as_deref().unwrap_or(latest);
@@ -123,6 +140,22 @@ mod tests {
             let told = told(&answer, size);
             assert_eq!((told.prompt, told.reported), (500, 480), "{size}");
             assert!((499..=500).contains(&told.predicted), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn counts_in_front_of_all_that_was_generated_or_of_the_prompts_token_ids_are_found_as_well() {
+        let ids = "151644,".repeat(20_000);
+        let counts = r#""usage":{"prompt_tokens":500,"total_tokens":516,"completion_tokens":16,"prompt_tokens_details":{"cached_tokens":480}}"#;
+        let generated = format!(r#"{{"request_id":"r",{counts},"choices":[{{"token_ids":[{ids}1]}}]}}"#);
+        let chat = format!(
+            r#"{{"choices":[{ids}1],{counts},"prompt_logprobs":null,"prompt_token_ids":[{ids}1],"kv_transfer_params":null}}"#
+        );
+        for answer in [generated, chat] {
+            for size in [100, 1000, 1024, 5000, 65_536, 1_000_000] {
+                let told = told(&answer, size);
+                assert_eq!((told.prompt, told.reported), (500, 480), "{size}");
+            }
         }
     }
 
