@@ -74,7 +74,7 @@ struct Member {
 pub struct Parts {
     /// Trees, cursors, draws, and what was learnt of tokens and speeds.
     pub policies: bool,
-    /// Circuit breakers with their windows and streaks.
+    /// Circuit breakers with their windows and streaks, and what workers asked for: to be left alone for a while.
     pub breakers: bool,
     /// Streaks of probes, and suspicions: a worker that is down returns with its first good probe.
     pub health: bool,

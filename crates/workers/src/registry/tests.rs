@@ -301,6 +301,20 @@ fn a_reset_of_health_takes_suspicions_and_streaks_back_and_believes_the_next_pro
 }
 
 #[test]
+fn a_worker_that_asked_to_be_left_alone_in_one_trial_takes_part_in_the_next() {
+    let (reader, writer, workers) = fleet(PolicyKind::RoundRobin, &["http://a:1", "http://b:1"]);
+    workers.iter().for_each(|worker| serve(&writer, worker, &[model("m", None, "m")]));
+    workers[0].host().pause(30_000);
+    writer.reset(Parts::NONE, None);
+    assert!(!workers[0].admits(1), "breakers are not reset, and nor is this");
+    writer.reset(Parts::USUAL, None);
+    assert!(workers[0].admits(1) && workers[0].eligible());
+    assert_eq!(chosen(&reader, Some("m")).as_deref(), Some("http://a:1"));
+    workers[0].host().pause(10);
+    assert!(!workers[0].admits(9) && workers[0].admits(10), "it may ask again");
+}
+
+#[test]
 fn old_policies_are_given_out_to_be_dropped_when_no_request_holds_them() {
     let (reader, writer, workers) = fleet(PolicyKind::CacheAware, &["http://a:1"]);
     serve(&writer, &workers[0], &[model("m", None, "/m")]);

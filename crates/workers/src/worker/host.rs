@@ -198,8 +198,10 @@ impl Host {
         }
     }
 
-    /// A new trial begins.
+    /// A new trial begins. That it asked to be left alone was because of the requests of the one before.
     pub(crate) fn reset_breakers(&self, epoch: u64) {
+        self.paused_until_ms.store(0, Ordering::Relaxed);
+        self.unblock(Blocker::Paused);
         self.circuit.reset(epoch, |is_closed| self.heed(is_closed));
         self.workers().iter().for_each(|worker| worker.reset_breaker(epoch));
     }
