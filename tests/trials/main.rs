@@ -2,6 +2,8 @@
 
 // The lints on panics leave only code marked as test alone.
 #[cfg(test)]
+mod doubts;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod holds;

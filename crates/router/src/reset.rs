@@ -91,13 +91,14 @@ impl Router {
         };
         let old = self.reader.world();
         let warm = if order.parts.policies { Warmth::default() } else { warmth(&old) };
+        let closing = self.trials().closing(&old);
         let world = self.writer.reset(order.parts, order.seed);
         if order.parts.policies {
             self.stored.clear(world.epoch());
         }
         let not_emptied =
             emptied.iter().filter(|said| !said.is_done()).map(|said| said.url.clone()).collect();
-        self.trials().begin(&old, &world, Beginning { name: order.trial, warm, not_emptied });
+        self.trials().begin(closing, &world, Beginning { name: order.trial, warm, not_emptied });
         drop(hold);
         Ok(ResetDone { world, previous: old.epoch(), emptied, held: began.elapsed() })
     }

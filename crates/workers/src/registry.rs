@@ -120,8 +120,9 @@ impl Writer {
     /// No request is given to a URL any more. What is under way there ends on its own; then [`Self::remove_drained`]
     /// takes it off the list.
     pub fn drain(&self, host: &Arc<Host>) {
-        host.block(Blocker::Draining);
-        self.changed();
+        if host.block(Blocker::Draining) {
+            self.change(|state| state.changes.fleet += 1);
+        }
     }
 
     /// Takes a drain back. False if the URL is off the list already.
@@ -131,9 +132,11 @@ impl Writer {
             if host.blocked_by(Blocker::Removed) {
                 return false;
             }
-            host.unblock(Blocker::Draining);
+            if !host.unblock(Blocker::Draining) {
+                return true;
+            }
         }
-        self.changed();
+        self.change(|state| state.changes.fleet += 1);
         true
     }
 
@@ -196,7 +199,9 @@ impl Writer {
         if changed && up {
             host.forgive();
         }
-        if changed || cleared {
+        if (changed || cleared) && up {
+            self.change(|state| state.changes.fleet += 1);
+        } else if changed || cleared {
             self.changed();
         }
         up
@@ -218,7 +223,7 @@ impl Writer {
             // Who sleeps gives its memory back; who is stopped empties its cache, unless it is told not to.
             self.emptied(host);
         } else if is_news {
-            self.changed();
+            self.change(|state| state.changes.caches += 1);
         }
         is_news
     }

@@ -14,9 +14,9 @@ use crate::worker::host::Host;
 /// What has happened to a fleet that makes what is measured before and after it differ.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Changes {
-    /// Times that a worker came, went or became another one (other version or weights).
+    /// Times that a worker came, went, was drained, returned to rotation, or became another one (other version or weights).
     pub fleet: u64,
-    /// Times that prefix caches were emptied, or their worker put to rest, in the midst of an epoch.
+    /// Times that prefix caches were emptied, or their worker put to rest or woken up, in the midst of an epoch.
     pub caches: u64,
 }
 

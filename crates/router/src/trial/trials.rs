@@ -119,13 +119,17 @@ impl Trials {
         list
     }
 
-    /// Closes the current trial, which `old` was the last view of, and begins the next one, of which `new` is the first.
-    /// Requests must be held.
-    pub(crate) fn begin(&self, old: &World, new: &World, beginning: Beginning) {
-        let now = SystemTime::now();
+    /// How the current trial ends, if this is its last view: told before anything is reset.
+    pub(crate) fn closing(&self, last: &World) -> Standing {
+        Standing::of(last, &self.auditor, Some(SystemTime::now()))
+    }
+
+    /// Closes the current trial, and begins the next one, of which `new` is the first view. Requests must be held.
+    pub(crate) fn begin(&self, closing: Standing, new: &World, beginning: Beginning) {
+        let now = closing.ended.unwrap_or_else(SystemTime::now);
         let mut list = self.list();
         if let Some(trial) = list.back_mut() {
-            trial.closing = Some(Standing::of(old, &self.auditor, Some(now)));
+            trial.closing = Some(closing);
         }
         let Beginning { name, warm, not_emptied } = beginning;
         let opening = Opening {

@@ -101,6 +101,10 @@ pub struct Incidents {
     pub peak: u32,
     /// Times it left rotation because of its health.
     pub left: u64,
+    /// Whether its health keeps it out of rotation at the end.
+    pub is_down: bool,
+    /// Whether its circuit breaker was not closed when the trial began.
+    pub began_open: bool,
 }
 
 impl Standing {
@@ -119,11 +123,14 @@ impl Standing {
 impl Marks {
     pub(crate) fn of(world: &World, auditor: &Auditor) -> Self {
         let of = |worker: &Arc<Worker>| {
-            let transitions = BreakerState::ALL.map(|to| worker.breaker_transitions(to));
-            (
-                worker.slot(),
-                Incidents { transitions, peak: worker.peak(), left: worker.host().left_rotation() },
-            )
+            let incidents = Incidents {
+                transitions: BreakerState::ALL.map(|to| worker.breaker_transitions(to)),
+                peak: worker.peak(),
+                left: worker.host().left_rotation(),
+                is_down: !worker.is_well(),
+                began_open: worker.breaker_state() != BreakerState::Closed,
+            };
+            (worker.slot(), incidents)
         };
         Self {
             workers: world.carriers().map(of).collect(),
@@ -145,10 +152,8 @@ impl TrialView {
             let after = at(&self.standing.marks, member.slot);
             let transitions =
                 std::array::from_fn(|i| after.transitions[i].saturating_sub(before.transitions[i]));
-            (
-                member,
-                Incidents { transitions, peak: after.peak, left: after.left.saturating_sub(before.left) },
-            )
+            let left = after.left.saturating_sub(before.left);
+            (member, Incidents { transitions, left, began_open: before.began_open, ..after })
         })
     }
 

@@ -18,19 +18,25 @@ pub(super) struct Doubt {
 pub(super) fn doubts(view: &TrialView) -> Vec<Doubt> {
     let figures = &view.figures;
     let decided = |reason: Reason| figures.decisions.get(reason.as_str()).copied().unwrap_or(0);
-    let incidents = |count: &dyn Fn(&Incidents) -> u64| {
-        let found = view.incidents().filter(|(_, incidents)| count(incidents) > 0);
-        found
-            .map(|(member, incidents)| format!("{} {}×", member.name, count(&incidents)))
-            .collect::<Vec<_>>()
-            .join(", ")
+    // Times that it happened, or how it is all the time.
+    let incidents = |what: &dyn Fn(&Incidents) -> (u64, Option<&'static str>)| {
+        let found = view.incidents().filter_map(|(member, incidents)| match what(&incidents) {
+            (0, state) => Some(format!("{} {}", member.name, state?)),
+            (count, _) => Some(format!("{} {count}×", member.name)),
+        });
+        found.collect::<Vec<_>>().join(", ")
+    };
+    let unwell = |incidents: &Incidents| (incidents.left, incidents.is_down.then_some("down"));
+    let opened = |incidents: &Incidents| {
+        let count = incidents.transitions[BreakerState::Open as usize];
+        (count, incidents.began_open.then_some("open from before"))
     };
     let number = |count: u64| if count > 0 { count.to_string() } else { String::new() };
     let since_first = |has: bool| if has { "since the first request".to_owned() } else { String::new() };
     let found = [
         ("fleet_changed", since_first(view.fleet_changed())),
-        ("worker_unhealthy", incidents(&|incidents| incidents.left)),
-        ("breaker_opened", incidents(&|incidents| incidents.transitions[BreakerState::Open as usize])),
+        ("worker_unhealthy", incidents(&unwell)),
+        ("breaker_opened", incidents(&opened)),
         ("pool_exhausted", number(figures.count(Outcome::PoolExhausted))),
         ("shared_router", sharing(view)),
         ("requests_from_before", number(view.opening.from_before)),
