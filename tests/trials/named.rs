@@ -138,3 +138,46 @@ fn series_name_the_current_trial_and_count_the_requests_of_each_that_has_a_name(
         assert_eq!(site::sum(&text, "forebay_run_requests_total", &[r#"run_id="t-1""#]), 0);
     });
 }
+
+#[test]
+fn requests_that_name_the_trial_that_a_reset_began_are_counted_once_in_its_series() {
+    run(async {
+        let site = Site::start(1, PolicyKind::RoundRobin).await;
+        let mut client = site.client().await;
+        for (name, count) in [("t", 1), ("u", 2)] {
+            site.admin().await.post("/admin/reset", format!(r#"{{"trial":"{name}"}}"#)).await;
+            assert_eq!(ask(&mut client, "t").await, 200);
+            report(&site, 1).await;
+            let text = site.metrics().await;
+            assert_eq!(site::sum(&text, "forebay_run_requests_total", &[r#"run_id="t""#]), count, "{text}");
+        }
+    });
+}
+
+#[test]
+fn a_trial_that_several_shared_is_not_comparable_after_a_hundred_others_were_named_either() {
+    run(async {
+        let site = Site::start(1, PolicyKind::RoundRobin).await;
+        let (mut client, mut admin) = (site.client().await, site.admin().await);
+        for names in [["a", "b"], ["c", "c"]] {
+            for name in names {
+                assert_eq!(ask(&mut client, name).await, 200);
+            }
+            report(&site, 2).await;
+            admin.post("/admin/reset", "").await;
+        }
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let of = async |admin: &mut Client, epoch: u64| {
+                let report = admin.get(&format!("/admin/trials/{epoch}")).await.json();
+                (report["comparable"].as_bool().unwrap(), report["reasons"].clone())
+            };
+            told.push([of(&mut admin, 1).await, of(&mut admin, 2).await]);
+            for number in 0..100 {
+                assert_eq!(ask(&mut client, &number.to_string()).await, 200);
+            }
+        }
+        assert_eq!([told[0][0].0, told[0][1].0], [false, true]);
+        assert_eq!(told[0], told[1], "what was told of a trial that is over stays");
+    });
+}

@@ -1,7 +1,7 @@
 //! Trials that requests name by a header: several on one router at the same time, each with its own counts. Only requests
 //! that name one come here.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -17,6 +17,17 @@ pub(crate) const KEPT: usize = 100;
 pub(crate) struct NamedTrials {
     /// The one without a request for the longest time first.
     list: Mutex<VecDeque<Arc<NamedTrial>>>,
+    /// Of those that are forgotten, by epoch.
+    forgotten: Mutex<BTreeMap<u64, Forgotten>>,
+}
+
+/// What is still known of the named trials of one epoch that are forgotten.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Forgotten {
+    /// How many they were.
+    pub trials: usize,
+    /// Requests of them that had ended.
+    pub ended: u64,
 }
 
 /// One of them. A reset ends it: if it is named again, that is another one.
@@ -52,10 +63,28 @@ impl NamedTrials {
         let found = at.and_then(|at| list.remove(at));
         let trial = found.unwrap_or_else(|| Arc::new(NamedTrial::begin(epoch, name)));
         list.push_back(Arc::clone(&trial));
-        if list.len() > KEPT {
-            list.pop_front();
+        if list.len() > KEPT
+            && let Some(oldest) = list.pop_front()
+        {
+            self.note_forgotten(&oldest);
         }
         trial
+    }
+
+    /// What is forgotten of this epoch.
+    pub(crate) fn forgotten(&self, epoch: u64) -> Forgotten {
+        self.lock_forgotten().get(&epoch).copied().unwrap_or_default()
+    }
+
+    fn note_forgotten(&self, trial: &NamedTrial) {
+        let mut forgotten = self.lock_forgotten();
+        let of_epoch = forgotten.entry(trial.epoch).or_default();
+        of_epoch.trials += 1;
+        of_epoch.ended += trial.counts().tally.models.iter().flat_map(|(_, counts)| counts).sum::<u64>();
+        // No epoch is remembered for longer than its trial is.
+        if forgotten.len() > super::trials::KEPT {
+            forgotten.pop_first();
+        }
     }
 
     /// Those of this epoch.
@@ -63,10 +92,15 @@ impl NamedTrials {
         self.of(|trial| trial.epoch == epoch).iter().map(|trial| trial.view()).collect()
     }
 
-    /// Requests that have ended by model, for each of them; the one that has had none for the longest time first.
-    pub(crate) fn models(&self) -> Vec<(Arc<str>, Vec<ModelFigures>)> {
+    /// Requests that have ended by model, for each of them that `wanted` wants by its epoch and name; the one that has had
+    /// none for the longest time first.
+    pub(crate) fn models(
+        &self,
+        wanted: impl Fn(u64, &Arc<str>) -> bool,
+    ) -> Vec<(Arc<str>, Vec<ModelFigures>)> {
         let models = |trial: &Arc<NamedTrial>| ModelFigures::all_of(&trial.counts().tally.models);
-        self.of(|_| true).iter().map(|trial| (Arc::clone(&trial.name), models(trial))).collect()
+        let named = self.of(|trial| wanted(trial.epoch, &trial.name));
+        named.iter().map(|trial| (Arc::clone(&trial.name), models(trial))).collect()
     }
 
     fn of(&self, wanted: impl Fn(&NamedTrial) -> bool) -> Vec<Arc<NamedTrial>> {
@@ -75,6 +109,10 @@ impl NamedTrials {
 
     fn list(&self) -> MutexGuard<'_, VecDeque<Arc<NamedTrial>>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_forgotten(&self) -> MutexGuard<'_, BTreeMap<u64, Forgotten>> {
+        self.forgotten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

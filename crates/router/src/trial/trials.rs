@@ -15,7 +15,7 @@ use crate::trial::tally::{ByModel, Tally};
 use crate::trial::view::{Marks, Opening, Standing, TrialView, Warmth};
 
 /// Trials whose reports are kept, with the current one.
-const KEPT: usize = 100;
+pub(crate) const KEPT: usize = 100;
 
 /// Every trial that is remembered.
 pub struct Trials {
@@ -174,11 +174,17 @@ impl Trials {
         list.back().map_or((1, None), |trial| (trial.opening.epoch, trial.opening.name.clone()))
     }
 
-    /// The requests of every trial that has a name, by model: first those that began by a reset, oldest first.
+    /// The requests of every trial that has a name, by model: first those that began by a reset, oldest first. Requests that
+    /// name the very trial that a reset began are among its own.
     pub(crate) fn runs(&self) -> Vec<(Arc<str>, Vec<ModelFigures>)> {
         let named = |trial: &Trial| Some((trial.opening.name.clone()?, self.models(trial)));
-        let mut runs: Vec<_> = self.list().iter().filter_map(named).collect();
-        runs.extend(self.named.models());
+        let list = self.list();
+        let mut runs: Vec<_> = list.iter().filter_map(named).collect();
+        runs.extend(self.named.models(|epoch, name| {
+            !list
+                .iter()
+                .any(|trial| trial.opening.epoch == epoch && trial.opening.name.as_ref() == Some(name))
+        }));
         runs
     }
 
@@ -200,6 +206,7 @@ impl Trials {
             figures,
             is_final: trial.last.is_some(),
             named: self.named.views(trial.opening.epoch),
+            forgotten: self.named.forgotten(trial.opening.epoch),
         }
     }
 

@@ -7,7 +7,7 @@ use forebay_policy::Slot;
 use forebay_workers::{Auditor, BreakerState, Changes, Models, Worker, World};
 
 use crate::trial::figures::Figures;
-use crate::trial::named::NamedView;
+use crate::trial::named::{Forgotten, NamedView};
 
 /// How a trial began.
 #[derive(Debug)]
@@ -90,6 +90,8 @@ pub struct TrialView {
     pub is_final: bool,
     /// The trials that its requests named, in the order in which they last had one.
     pub named: Vec<NamedView>,
+    /// Those of them that are forgotten.
+    pub(crate) forgotten: Forgotten,
 }
 
 /// What happened to one worker in the course of a trial.
@@ -161,6 +163,18 @@ impl TrialView {
     pub fn invariants(&self) -> (u64, u64) {
         let (before, after) = (&self.opening.marks, &self.standing.marks);
         (after.checks.saturating_sub(before.checks), after.violations.saturating_sub(before.violations))
+    }
+
+    /// How many trials its requests named, if it was not one alone that all of them named.
+    pub fn shared_by(&self) -> Option<usize> {
+        let trials = self.named.len() + self.forgotten.trials;
+        let ended: u64 = self.named.iter().map(|named| named.figures.requests.ended).sum();
+        let are_several = match trials {
+            0 => false,
+            1 => ended + self.forgotten.ended < self.figures.requests.ended,
+            _ => true,
+        };
+        are_several.then_some(trials)
     }
 
     /// Whether workers came, went or became others since its first request.

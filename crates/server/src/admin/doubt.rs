@@ -31,6 +31,7 @@ pub(super) fn doubts(view: &TrialView) -> Vec<Doubt> {
         let count = incidents.transitions[BreakerState::Open as usize];
         (count, incidents.began_open.then_some("open from before"))
     };
+    let shared = view.shared_by();
     let number = |count: u64| if count > 0 { count.to_string() } else { String::new() };
     let since_first = |has: bool| if has { "since the first request".to_owned() } else { String::new() };
     let found = [
@@ -38,7 +39,7 @@ pub(super) fn doubts(view: &TrialView) -> Vec<Doubt> {
         ("worker_unhealthy", incidents(&unwell)),
         ("breaker_opened", incidents(&opened)),
         ("pool_exhausted", number(figures.count(Outcome::PoolExhausted))),
-        ("shared_router", sharing(view)),
+        ("shared_router", shared.map_or(String::new(), |by| format!("{by} trials named by its requests"))),
         ("requests_from_before", number(view.opening.from_before)),
         ("prefix_cache_not_emptied", view.opening.not_emptied.join(", ")),
         ("prefix_cache_emptied", since_first(view.caches_emptied())),
@@ -51,15 +52,4 @@ pub(super) fn doubts(view: &TrialView) -> Vec<Doubt> {
         .filter(|(_, detail)| !detail.is_empty())
         .map(|(code, detail)| Doubt { code, detail })
         .collect()
-}
-
-/// Who shared the trial, if several did: the trials that its requests named, and requests that named none.
-fn sharing(view: &TrialView) -> String {
-    let ended: u64 = view.named.iter().map(|named| named.figures.requests.ended).sum();
-    let are_several = match view.named.len() {
-        0 => false,
-        1 => ended < view.figures.requests.ended,
-        _ => true,
-    };
-    if are_several { format!("{} trials named by its requests", view.named.len()) } else { String::new() }
 }
