@@ -51,3 +51,29 @@ fn a_report_tells_how_both_legs_were_chosen_and_is_what_the_schema_says() {
         assert_eq!(next["config"]["pairs"]["prefill"]["tree"], "warm(3)");
     });
 }
+
+#[test]
+fn series_tell_the_policy_of_each_leg_and_the_trees_of_prefill_workers() {
+    run(async {
+        let change = |settings: &mut forebay::settings::Settings| {
+            settings.roles.as_mut().unwrap().prefill_policy.kind = PolicyKind::CacheAware;
+        };
+        let setting = Shape { prefills: 2, ..ONE_EACH }.start_with(|_| (), change).await;
+        let site = &setting.site;
+        let mut client = site.client().await;
+        let text = "a prompt that is long enough to be handed over ".repeat(100);
+        for _ in 0..3 {
+            let answer = client.post("/v1/completions", completion(&text, 4, true)).await;
+            assert_eq!(answer.status(), 200);
+        }
+        let series = site.metrics().await;
+        let choices = |policy: &str, reason: &str| {
+            let labels = [&*format!(r#"policy="{policy}""#), &*format!(r#"reason="{reason}""#)];
+            forebay_tests::site::sum(&series, "forebay_policy_decisions_total", &labels)
+        };
+        assert_eq!((choices("cache_aware", "prefix_hit"), choices("least_loaded", "least_load")), (2, 3));
+        let sum = |family: &str| forebay_tests::site::sum(&series, family, &[]);
+        assert!(sum("forebay_tree_bytes") > 0 && sum("forebay_prompt_tokens_total") > 0, "{series}");
+        assert_eq!(sum("forebay_matched_share_count"), 3);
+    });
+}

@@ -1,6 +1,7 @@
 //! The series of each worker, read from its own counters when somebody scrapes: they cost nothing in between, and
 //! they are gone when the worker is.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_policy::{PolicyKind, Reason};
@@ -10,7 +11,7 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 use crate::audit::{Auditor, Invariant};
 use crate::breaker::BreakerState;
 use crate::by::By;
-use crate::pool::Pool;
+use crate::pools::Pools;
 use crate::prediction::SHARES;
 use crate::registry::Reader;
 use crate::worker::Worker;
@@ -71,12 +72,13 @@ impl Collector for FleetCollector {
 }
 
 fn worker_families(world: &World) -> Vec<MetricFamily> {
-    let policy = world.all(By::Rank).policy().name();
+    let [answering, prefilling] = world.policies(By::Rank).map(PolicyKind::as_str);
     let (mut in_flight, mut eligible, mut decisions) = (Vec::new(), Vec::new(), Vec::new());
     let (mut breakers, mut transitions) = (Vec::new(), Vec::new());
     for worker in world.carriers() {
         let labels: Labels<'_> = labels_of(worker);
         let role = worker.host().role().as_str();
+        let policy = if worker.host().role().answers() { answering } else { prefilling };
         in_flight.push((with(labels.clone(), "role", role), f64::from(worker.in_flight())));
         eligible.push((labels.clone(), f64::from(u8::from(worker.eligible()))));
         breakers.push((labels.clone(), f64::from(worker.breaker_state() as u8)));
@@ -111,11 +113,15 @@ fn worker_families(world: &World) -> Vec<MetricFamily> {
 
 /// What only a policy that knows prefixes has.
 fn tree_families(world: &World) -> Vec<MetricFamily> {
-    if world.all(By::Rank).policy().kind() != PolicyKind::CacheAware {
+    if !world.policies(By::Rank).contains(&PolicyKind::CacheAware) {
         return Vec::new();
     }
-    let size = |pool: &Arc<Pool>| pool.policy().resident_bytes() as f64;
-    let sizes = world.pools().map(|pool| (vec![("model", &**pool.model())], size(pool))).collect();
+    // Of prefill workers too, who have trees of their own.
+    let mut sizes = BTreeMap::<&str, f64>::new();
+    for pool in world.pools().chain(world.prefill.iter().flat_map(Pools::named)) {
+        *sizes.entry(&**pool.model()).or_default() += pool.policy().resident_bytes() as f64;
+    }
+    let sizes = sizes.into_iter().map(|(model, size)| (vec![("model", model)], size)).collect();
     let of = |value: &dyn Fn(&Worker) -> Option<f64>| {
         let workers = world.workers().iter();
         workers.filter_map(|worker| Some((labels_of(worker), value(worker)?))).collect()
@@ -126,7 +132,7 @@ fn tree_families(world: &World) -> Vec<MetricFamily> {
             .map(|(kind, tokens)| (with(labels_of(worker), "kind", kind), tokens as f64))
     });
     vec![
-        gauge("forebay_tree_bytes", "Resident bytes of the model's prefix tree.", sizes),
+        gauge("forebay_tree_bytes", "Resident bytes of the model's prefix trees.", sizes),
         gauge(
             "forebay_worker_cache_tokens",
             "Tokens that the worker's prefix cache holds at most; 0 if not known.",

@@ -25,6 +25,11 @@ pub(crate) enum Base {
 }
 
 impl Pools {
+    /// Those that requests find by a name, or by none.
+    pub(crate) fn named(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.by_model.values().chain(self.any.as_ref())
+    }
+
     /// The pool for a request that names `model`, or none.
     pub(crate) fn find(&self, model: Option<&str>) -> Result<&Arc<Pool>, PoolError> {
         match model {

@@ -96,13 +96,13 @@ impl World {
 
     /// The pools of ranks by the name that requests give, in no order.
     pub fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
-        self.by_rank.by_model.values().chain(self.by_rank.any.as_ref())
+        self.by_rank.named()
     }
 
     /// The pools of prefill workers, the one of all included, in no order.
     pub fn prefill_pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
         let pools = self.prefill.iter();
-        pools.flat_map(|pools| pools.by_model.values().chain(pools.any.as_ref()).chain([&pools.all]))
+        pools.flat_map(|pools| pools.named().chain([&pools.all]))
     }
 
     /// The pool for a request that names `model`, or none.
