@@ -87,6 +87,19 @@ class WithWorkers(unittest.TestCase):
             self.assertNotEqual(facts(second), facts(third))
             self.assertNotEqual(first["epoch"], second["epoch"])
 
+    def test_equal_trials_that_requests_name_are_equal(self):
+        def told(router):
+            router.reset("t", seed=7, reset_workers_prefix_cache=True)
+            for name in ("a", "b", "a"):
+                named = {"x-forebay-trial": name}
+                self.assertEqual(ask("POST", router.url, "/v1/chat/completions", CHAT, named).status, 200)
+            return facts(router.end_trial())
+
+        with Router(RouterConfig(policy="round_robin", seed=7), self.workers) as router:
+            first, second = (told(router) for _ in range(2))
+        self.assertEqual([trial["requests"]["ended"] for trial in first["trials"]], [1, 2])
+        self.assertEqual(first, second)
+
     def test_a_report_is_had_while_its_trial_runs_and_long_after(self):
         with Router(RouterConfig(), self.workers) as router:
             epoch = router.reset("t-0042", only=["policies"])["epoch"]

@@ -18,5 +18,8 @@ def facts(report: Mapping[str, Any]) -> Dict[str, Any]:
     # Whether two requests overlapped, and how often loads were looked at, depends on how long things took.
     workers = report["workers"]
     kept["workers"] = [{name: value for name, value in worker.items() if name != _PEAK} for worker in workers]
+    # Trials that requests named: their names were the client's choice.
+    own = [name for name in _OWN if name != "trial"]
+    kept["trials"] = [{name: value for name, value in trial.items() if name not in own} for trial in report["trials"]]
     kept["invariants"] = {"broken": report["invariants"]["broken"]}
     return kept
