@@ -84,6 +84,37 @@ fn a_client_that_leaves_behind_done_has_got_everything() {
     });
 }
 
+/// What the worker told has to be known before the client's next request, or the next choice depends on who is faster.
+#[test]
+fn what_a_stream_told_of_tokens_is_learnt_by_the_time_the_client_has_read_done() {
+    run(async {
+        let told = r#"data: {"usage":{"prompt_tokens":40,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":32}}}"#;
+        let records = format!("{told}\n\ndata: [DONE]\n\n");
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{records}\r\n",
+            records.len()
+        );
+        let worker = Scripted::start(answer, Then::Keep).await;
+        let app = site::start(&site::settings(PolicyKind::CacheAware, &[worker.url()])).await;
+        let site = Site { app, workers: Vec::new() };
+        let reported =
+            async || site.metric("forebay_cache_check_tokens_total", &[r#"kind="reported""#]).await;
+        let mut client = site.client().await;
+        client.send(&ask(STREAM)).await;
+        client.head().await.unwrap();
+        let mut got = Vec::new();
+        while !got.ends_with(b"[DONE]\n\n") {
+            got.extend(client.chunk().await.unwrap().unwrap());
+        }
+        assert_eq!(reported().await, 32);
+        drop(client);
+        site.quiet().await;
+        assert_eq!((reported().await, outcomes(&site, "completed").await), (32, 1));
+        let report = site.admin().await.get("/admin/trial").await.json();
+        assert_eq!((&report["tokens"]["prompt"], &report["tokens"]["cached"]), (&40.into(), &32.into()));
+    });
+}
+
 #[test]
 fn a_client_that_leaves_while_its_body_comes_costs_no_worker_anything() {
     run(async {

@@ -180,6 +180,8 @@ impl Relay {
         // Clients of OpenAI close as soon as they have read `[DONE]`, before the end of the body has come.
         if self.manner.records.as_ref().is_some_and(|records| records.is_done()) {
             self.record.account.outcome = self.manner.outcome();
+            // What is learnt of it has to be known before the request that the client may send next.
+            self.hear_report();
         }
         if self.upstream.at_end() {
             self.hear_error();
@@ -197,14 +199,19 @@ impl Relay {
         self.hear_error();
         end(&mut self.leg);
         self.ended = true;
-        if let Some(report) = self.manner.report.take() {
-            self.record.account.tokens = report.end(self.manner.told());
-        }
+        self.hear_report();
         self.record.account.outcome = self.manner.outcome();
         match (self.manner.records.as_mut(), &mut self.manner.renamed) {
             (Some(records), _) => records.rest(),
             (None, Some(renamed)) => renamed.rest(),
             (None, None) => Bytes::new(),
+        }
+    }
+
+    /// Nothing more will be told of tokens.
+    fn hear_report(&mut self) {
+        if let Some(report) = self.manner.report.take() {
+            self.record.account.tokens = report.end(self.manner.told());
         }
     }
 
