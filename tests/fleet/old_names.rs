@@ -69,6 +69,31 @@ fn series_have_the_old_names_with_their_types_labels_and_values() {
 }
 
 #[test]
+fn counts_over_all_workers_do_not_go_down_when_one_of_them_goes() {
+    run(async {
+        let site = site_with(MetricsPrefix::VllmRouter).await;
+        let long = format!(r#"{{"prompt":"{}","max_tokens":1}}"#, "word ".repeat(2000));
+        site.choices(4, |_| long.clone()).await;
+        let counts = async || {
+            let text = site.metrics().await;
+            ["cache_hits_total", "cache_misses_total", "load_balancing_events_total"]
+                .map(|family| site::sum(&text, &format!("vllm_router_{family}"), &[]))
+        };
+        assert_eq!(counts().await, [3, 1, 0]);
+        for (i, worker) in site.workers.iter().enumerate() {
+            let body = format!(r#"{{"url":"{}"}}"#, worker.url());
+            let mut admin = site.admin().await;
+            let answer = admin.ask("DELETE", &format!("/workers/{i}?force=true"), &[], b"").await;
+            assert_eq!(answer.status(), 200, "{}", answer.text());
+            assert_eq!(counts().await, [3, 1, 0]);
+            let answer = admin.post("/workers", &body).await;
+            assert_eq!(answer.status(), 201, "{}", answer.text());
+            assert_eq!(counts().await, [3, 1, 0], "it begins anew");
+        }
+    });
+}
+
+#[test]
 fn without_being_asked_for_they_are_not_there() {
     run(async {
         let site = site_with(MetricsPrefix::default()).await;

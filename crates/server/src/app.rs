@@ -13,7 +13,7 @@ use prometheus::{IntCounter, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Departed};
 use crate::cors::Cors;
 use crate::data::{self, DataThread, Stop};
 use crate::decisions::DecisionLog;
@@ -316,6 +316,7 @@ fn admin(
         registry,
         resets,
         prefix: settings.metrics_prefix,
+        departed: Departed::default(),
     }
 }
 

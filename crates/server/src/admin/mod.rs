@@ -30,7 +30,7 @@ use crate::familiar::{self, Familiar};
 use crate::fleet::{self, Fleet};
 
 pub use in_force::Config;
-pub use old_names::MetricsPrefix;
+pub use old_names::{Departed, MetricsPrefix};
 
 /// What the admin API works on.
 pub struct Admin {
@@ -50,6 +50,8 @@ pub struct Admin {
     pub resets: prometheus::IntCounter,
     /// Which names series have.
     pub prefix: MetricsPrefix,
+    /// What workers that are gone had counted.
+    pub departed: Departed,
 }
 
 impl Admin {
@@ -80,7 +82,8 @@ pub fn api(admin: Admin) -> Router {
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     let mut families = admin.registry.gather();
     if admin.prefix == MetricsPrefix::VllmRouter {
-        families.extend(old_names::of(&families, &admin.reader.world()));
+        let all = admin.departed.all_choices(&admin.reader);
+        families.extend(old_names::of(&families, &admin.reader.world(), &all));
     }
     match TextEncoder::new().encode_to_string(&families) {
         Ok(text) => {

@@ -2,10 +2,11 @@
 //! series, made when somebody scrapes. Only names whose meaning is the same are here.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_policy::Reason;
 use forebay_workers::collector::metric_family;
-use forebay_workers::{Worker, World};
+use forebay_workers::{Reader, Worker, World};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 /// Which names series have.
@@ -31,11 +32,48 @@ const CHOICES: &str = "forebay_policy_decisions_total";
 /// Labels of a series, in the order of their names.
 type Labels = Vec<(&'static str, String)>;
 
+/// Choices by reason.
+pub(super) type Choices = [u64; Reason::ALL.len()];
+
+/// What workers that are gone had counted: series over all workers, which must not go down when one of them goes.
+#[derive(Default)]
+pub struct Departed(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// Those who were there when somebody looked last.
+    workers: Vec<Arc<Worker>>,
+    gone: Choices,
+}
+
+impl Departed {
+    /// Choices of all workers, those included that have gone since somebody looked first.
+    pub(super) fn all_choices(&self, fleet: &Reader) -> Choices {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that nobody who is gone comes back.
+        let world = fleet.world();
+        let here: HashSet<_> = world.carriers().map(Arc::as_ptr).collect();
+        let before = std::mem::replace(&mut known.workers, world.carriers().cloned().collect());
+        before.iter().filter(|worker| !here.contains(&Arc::as_ptr(worker))).for_each(|worker| {
+            add_choices(&mut known.gone, worker);
+        });
+        let mut sums = known.gone;
+        known.workers.iter().for_each(|worker| add_choices(&mut sums, worker));
+        sums
+    }
+}
+
+fn add_choices(sums: &mut Choices, worker: &Worker) {
+    for (sum, reason) in sums.iter_mut().zip(Reason::ALL) {
+        *sum += worker.decisions(reason);
+    }
+}
+
 /// The families under the old names.
-pub(super) fn of(families: &[MetricFamily], world: &World) -> Vec<MetricFamily> {
+pub(super) fn of(families: &[MetricFamily], world: &World, all: &Choices) -> Vec<MetricFamily> {
     let own = Own(families);
     let mut old = requests(&own);
-    old.extend(choices(&own));
+    old.extend(choices(&own, all));
     old.extend(legs(&own, world));
     old.extend(workers(world));
     old.retain(|family| !family.get_metric().is_empty());
@@ -148,11 +186,12 @@ fn requests(own: &Own<'_>) -> Vec<MetricFamily> {
     ]
 }
 
-fn choices(own: &Own<'_>) -> Vec<MetricFamily> {
+fn choices(own: &Own<'_>, all: &Choices) -> Vec<MetricFamily> {
     let worker = |metric: &Metric| ("worker", label(metric, "worker").to_owned());
     let policy = |metric: &Metric| ("policy", label(metric, "policy").to_owned());
     let because = |reason: Reason| {
-        own.sums(CHOICES, move |metric| (label(metric, "reason") == reason.as_str()).then(Vec::new))
+        let count = all[reason as usize];
+        (count > 0).then_some((Labels::new(), count as f64)).into_iter().collect()
     };
     vec![
         counter(
