@@ -119,3 +119,23 @@ fn one_probe_is_enough_to_notice_that_there_are_more_or_fewer_ranks() {
         site.quiet().await;
     });
 }
+
+#[test]
+fn trees_of_requests_that_no_rank_can_be_told_are_in_reports_and_series() {
+    run(async {
+        let given = RankCount::Given(Ranks::first(2).unwrap());
+        let site =
+            Site::start_with(vec![part(0..2)], PolicyKind::CacheAware, |settings| settings.ranks = given);
+        let site = site.await;
+        let (mut client, mut admin) = (site.client().await, site.admin().await);
+        let before = site.metric("forebay_tree_bytes", &[]).await;
+        let body = format!(r#"{{"input":"{}"}}"#, "word ".repeat(20_000));
+        for _ in 0..2 {
+            assert_eq!(client.post("/v1/embeddings", &body).await.status(), 200);
+        }
+        assert!(site.metric("forebay_tree_bytes", &[]).await >= before + 8 * 1000);
+        admin.post("/admin/reset/counters", "").await;
+        let report = admin.get("/admin/trial").await.json();
+        assert_eq!(report["config"]["tree"], "warm(2)", "{report}");
+    });
+}

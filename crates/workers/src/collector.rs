@@ -116,7 +116,7 @@ fn tree_families(world: &World) -> Vec<MetricFamily> {
     if !world.policies(By::Rank).contains(&PolicyKind::CacheAware) {
         return Vec::new();
     }
-    // Of prefill workers too, who have trees of their own.
+    // Prefill workers have trees of their own, and so have requests that no rank can be told.
     let mut sizes = BTreeMap::<&str, f64>::new();
     for pool in world.pools().chain(world.prefill.iter().flat_map(Pools::named)) {
         *sizes.entry(&**pool.model()).or_default() += pool.policy().resident_bytes() as f64;

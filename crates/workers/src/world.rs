@@ -94,9 +94,10 @@ impl World {
         &self.by(by).all
     }
 
-    /// The pools of ranks by the name that requests give, in no order.
+    /// The pools of those that answer, by the name that requests give, in no order: of ranks, and of URLs where ranks are told
+    /// apart.
     pub fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
-        self.by_rank.named()
+        self.by_rank.named().chain(self.by_url.iter().flat_map(Pools::named))
     }
 
     /// The pools of prefill workers, the one of all included, in no order.
