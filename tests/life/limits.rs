@@ -129,6 +129,24 @@ fn a_body_that_does_not_come_is_given_up() {
 }
 
 #[test]
+fn an_order_to_the_admin_api_that_does_not_come_is_given_up() {
+    run(async {
+        let site = limited(|settings| settings.router.times.client_body = SHORT).await;
+        let mut admin = site.admin().await;
+        let bytes = request("POST", "/admin/reset", &[], br#"{"seed":7}"#);
+        admin.send(&bytes[..bytes.len() - 3]).await;
+        let answer = admin.answer().await.unwrap();
+        let problem = &answer.json()["error"]["message"];
+        assert_eq!(answer.status(), 408, "{problem}");
+        assert!(problem.as_str().unwrap().contains("--client-body-timeout-secs"), "{problem}");
+        let mut admin = site.admin().await;
+        let long = admin.post("/admin/reset", " ".repeat(3 << 20)).await;
+        assert_eq!(long.status(), 413, "{}", long.text());
+        assert_eq!(admin.get("/admin/trial").await.json()["epoch"], 1, "neither is an order");
+    });
+}
+
+#[test]
 fn a_connection_without_requests_is_closed_sooner_than_a_slow_head() {
     run(async {
         let site = Site::start_with(site::workers(1), PolicyKind::RoundRobin, |settings| {

@@ -80,6 +80,7 @@ impl App {
                 head: settings.client_header,
                 idle: settings.client_idle,
                 whole: settings.router.times.request,
+                body: settings.router.times.client_body,
             },
             stop: stop.clone(),
         };

@@ -7,11 +7,16 @@ use forebay_router::{ResponseBody, Router, Shard, Side};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use tokio::time::timeout;
 use tower::ServiceExt;
 
 use crate::cors::Cors;
+use crate::fleet::problem_of;
 use crate::http1::body::RequestBody;
 use crate::http1::connection::Patience;
+
+/// Bytes of an order to the admin API at most.
+const ORDER_LIMIT: usize = 2 << 20;
 
 /// What a connection needs to have its requests answered.
 pub(crate) struct Door {
@@ -54,11 +59,15 @@ impl Door {
         }
     }
 
-    /// Pages of the admin API are small, so they are taken whole.
+    /// Orders to the admin API and its pages are small, so they are taken whole.
     async fn admin(&self, request: Request<RequestBody>) -> Response<ResponseBody> {
-        let answered = match self.admin.clone().oneshot(request.map(axum::body::Body::new)).await {
-            Ok(response) => response,
-            Err(never) => match never {},
+        let (head, body) = request.into_parts();
+        let answered = match self.order(body).await {
+            Ok(order) => match self.admin.clone().oneshot(Request::from_parts(head, order)).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            },
+            Err((status, problem)) => problem_of(status, problem),
         };
         let (parts, body) = answered.into_parts();
         match body.collect().await {
@@ -67,6 +76,21 @@ impl Door {
                 let mut failed = Response::new(ResponseBody::Whole(bytes::Bytes::new()));
                 *failed.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
                 failed
+            }
+        }
+    }
+
+    async fn order(&self, body: RequestBody) -> Result<axum::body::Body, (StatusCode, &'static str)> {
+        let read = axum::body::to_bytes(axum::body::Body::new(body), ORDER_LIMIT);
+        let read = match self.patience.body {
+            Some(limit) => timeout(limit, read).await,
+            None => Ok(read.await),
+        };
+        match read {
+            Ok(Ok(order)) => Ok(order.into()),
+            Ok(Err(_)) => Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is longer than 2 MiB, or broke off")),
+            Err(_) => {
+                Err((StatusCode::REQUEST_TIMEOUT, "the body has not come within --client-body-timeout-secs"))
             }
         }
     }

@@ -235,6 +235,6 @@ fn refuse(problem: &str) -> Response {
     problem_of(StatusCode::BAD_REQUEST, problem)
 }
 
-fn problem_of(status: StatusCode, message: &str) -> Response {
+pub(crate) fn problem_of(status: StatusCode, message: &str) -> Response {
     (status, Json(json!({"error": {"message": message, "code": status.as_u16()}}))).into_response()
 }

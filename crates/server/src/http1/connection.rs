@@ -38,6 +38,8 @@ pub(crate) struct Patience {
     pub idle: Duration,
     /// For a request and its answer, if that is limited. Whoever answers keeps to it as long as it is asked for more.
     pub whole: Option<Duration>,
+    /// For the body of a request to the admin API, if that is limited. Other bodies are whoever answers' business.
+    pub body: Option<Duration>,
 }
 
 /// Serves a connection to its end, or until it is known to speak HTTP/2: gives it back then.
