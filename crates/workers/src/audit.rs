@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use forebay_policy::Slot;
 
+use crate::worker::Worker;
 use crate::world::World;
 
 /// What must hold whatever happens. That it does not is a defect of this program.
@@ -93,6 +94,17 @@ impl Auditor {
     /// Those of one invariant.
     pub fn violations_of(&self, invariant: Invariant) -> u64 {
         self.violations[invariant as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Worker {
+    /// Legs in flight − (started − ended). Other than 0 only between the two steps of a guard, or if somebody
+    /// wrote a counter who must not.
+    fn drift(&self) -> i64 {
+        let ended = self.ended.load(Ordering::SeqCst);
+        let in_flight = i64::from(self.in_flight.load(Ordering::SeqCst));
+        let started = self.started.load(Ordering::SeqCst);
+        in_flight.wrapping_sub_unsigned(started.wrapping_sub(ended))
     }
 }
 

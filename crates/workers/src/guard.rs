@@ -28,6 +28,11 @@ impl Guard {
     /// Counts one leg in. Made inside the choice, so that the next choice sees it.
     pub(crate) fn new(worker: Arc<Worker>) -> Self {
         worker.count_in();
+        Self::counted(worker)
+    }
+
+    /// Of a leg that the worker has counted.
+    fn counted(worker: Arc<Worker>) -> Self {
         let at_host = worker.host().is_ranked();
         if at_host {
             worker.host().in_flight.fetch_add(1, Ordering::Relaxed);
@@ -57,15 +62,21 @@ impl Guard {
         self.worker.broke(self.epoch, self.probe, now_ms);
     }
 
-    /// The same with the work that was predicted for it. `streamed` says whether its first token will be seen.
-    pub(crate) fn of_choice(worker: Arc<Worker>, choice: &Choice, streamed: bool, now_ms: u64) -> Self {
-        let mut guard = Self::new(worker);
+    /// The same with the work that was predicted for it. `streamed` says whether its first token will be seen. `None` if
+    /// the worker may have no more legs.
+    pub(crate) fn of_choice(
+        worker: Arc<Worker>,
+        choice: &Choice,
+        streamed: bool,
+        now_ms: u64,
+    ) -> Option<Self> {
+        let mut guard = worker.count_in_within_bound().then(|| Self::counted(worker))?;
         let tokens = u64::from(choice.uncached_tokens);
         if tokens > 0 {
             let (share, before) = guard.worker.add_pending(tokens, streamed, now_ms);
             (guard.share, guard.ahead) = (share, if streamed { before + tokens } else { 0 });
         }
-        guard
+        Some(guard)
     }
 
     /// The first bytes of the answer's body came, so long after the choice: the prompt is prefilled.

@@ -104,12 +104,11 @@ impl Pool {
         self.bound.as_ref()
     }
 
-    /// Whether a worker that was not tried could be chosen if it had a place.
+    /// Whether nobody could be chosen for want of a place alone: whether there is a bound, and a worker that was not tried
+    /// and could be chosen but for it. Whether that one has a place by now is not asked, since that may have changed.
     pub fn is_full(&self, tried: &Tried, now_ms: u64) -> bool {
-        let fits = |worker: &Worker| tried.allows(worker) && worker.admits(now_ms);
-        self.bound.as_ref().is_some_and(|places| {
-            self.workers().any(|worker| worker.in_flight() >= places.most() && fits(worker))
-        })
+        let fits = |worker: &Worker| worker.admits(now_ms) || worker.is_only_paused();
+        self.bound.is_some() && self.workers().any(|worker| tried.allows(worker) && fits(worker))
     }
 
     /// Whether a request for this data-parallel rank can go to a member: one that has it, or whose ranks are its own
@@ -163,7 +162,7 @@ impl Pool {
             return self.select_noted(ask, view, asker, ledger);
         }
         let (choice, guard) = self.policy.select(ask, view, |choice| self.take(ask, choice, view.tried))?;
-        Some(guard.map(|guard| Selected { guard, choice, noted: None }))
+        guard.transpose().map(|guard| guard.map(|guard| Selected { guard, choice, noted: None }))
     }
 
     /// The same, noted in the order of the choices. The policy sees loads that stand still meanwhile: those of the note.
@@ -194,21 +193,23 @@ impl Pool {
                 choice: decision.choice,
             })));
             let choice = decision.choice?;
-            let guard = self.take(ask, &choice, view.tried);
-            Some(guard.map(|guard| Selected { guard, choice, noted: Some(noted) }))
+            let guard = self.take(ask, &choice, view.tried).transpose();
+            guard.map(|guard| guard.map(|guard| Selected { guard, choice, noted: Some(noted) }))
         })
     }
 
     /// Puts the load of a choice on its worker, if both can be. (Whether a worker is eligible may change at any time, and
-    /// is not asked again.)
-    fn take(&self, ask: &Ask<'_>, choice: &Choice, tried: &Tried) -> Result<Guard, Invariant> {
+    /// is not asked again.) `None` if another pool has given the worker's last place away meanwhile.
+    fn take(&self, ask: &Ask<'_>, choice: &Choice, tried: &Tried) -> Result<Option<Guard>, Invariant> {
         let candidate = self
             .candidates
             .get(choice.index)
             .filter(|candidate| candidate.worker.slot() == choice.slot && !tried.contains(choice.slot));
         let candidate = candidate.ok_or(Invariant::Candidate)?;
         let worker = Arc::clone(&candidate.worker);
-        let guard = Guard::of_choice(worker, choice, ask.streamed, ask.now_ms);
+        let Some(guard) = Guard::of_choice(worker, choice, ask.streamed, ask.now_ms) else {
+            return Ok(None);
+        };
         // Its own leg is among them.
         if !(1..=MOST_LEGS).contains(&guard.worker().in_flight()) {
             return Err(Invariant::InFlight);
@@ -216,7 +217,7 @@ impl Pool {
         candidate.served.fetch_add(1, Ordering::Relaxed);
         candidate.worker.decided(choice.reason);
         candidate.worker.predictions().chosen(choice);
-        Ok(guard.heard_in(self.epoch, ask.now_ms))
+        Ok(Some(guard.heard_in(self.epoch, ask.now_ms)))
     }
 
     /// Of those that only their breakers keep out, the one whose breaker opened first.
@@ -305,7 +306,7 @@ impl Fleet for View<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BreakerSettings, HealthSettings, Models, Reader, registry};
+    use crate::{BreakerSettings, HealthSettings, Models, Reader, ServedModel, registry};
     use forebay_policy::{PolicySettings, Reason};
 
     /// Two workers that are well.
@@ -346,6 +347,59 @@ mod tests {
         assert!(pool.workers().all(|worker| worker.started() == 0));
         drop(pool.take(&ask, &choice(0, 0), &tried).unwrap());
         assert_eq!(pool.workers().map(|worker| worker.started()).collect::<Vec<_>>(), [1, 0]);
+    }
+
+    /// A worker that may have one leg at a time, and serves two names.
+    fn bounded() -> Reader {
+        let (reader, writer) =
+            registry(PolicySettings::default(), 1, HealthSettings::default(), BreakerSettings::default());
+        writer.bound(1);
+        let host = writer.add("http://a:1".parse().unwrap());
+        let served = ["m", "l"].map(|id| ServedModel {
+            id: id.to_owned(),
+            parent: None,
+            root: None,
+            entry: String::new(),
+        });
+        writer.learnt(&host, Models::Named(served.into()), None);
+        writer.probed(&host, true);
+        reader
+    }
+
+    #[test]
+    fn a_place_that_came_free_just_now_is_still_what_was_wanting() {
+        let world = bounded().world();
+        let (pool, ask, tried) = (world.all(By::Rank), Ask::default(), Tried::default());
+        let only = pool.select(&ask, &tried).unwrap().unwrap();
+        assert!(pool.select(&ask, &tried).unwrap().is_none());
+        drop(only);
+        assert!(pool.is_full(&tried, 0), "nobody could be chosen for want of a place, whoever left since");
+        let worker = pool.workers().next().unwrap();
+        worker.host().pause(60_000);
+        assert!(pool.is_full(&tried, 0), "who asked for patience is chosen if there is nobody else");
+        worker.host().suspect();
+        assert!(!pool.is_full(&tried, 0));
+    }
+
+    #[test]
+    fn two_pools_of_one_worker_do_not_give_its_last_place_to_both() {
+        let (world, legs) = (bounded().world(), AtomicU64::new(0));
+        let pools = ["m", "l"].map(|name| world.pool(By::Rank, Some(name)).unwrap());
+        std::thread::scope(|scope| {
+            for pool in pools {
+                let legs = &legs;
+                scope.spawn(move || {
+                    for _ in 0..200_000 {
+                        let Some(leg) = pool.select(&Ask::default(), &Tried::default()).unwrap() else {
+                            continue;
+                        };
+                        assert_eq!(legs.fetch_add(1, Ordering::SeqCst), 0, "one leg at a time");
+                        legs.fetch_sub(1, Ordering::SeqCst);
+                        drop(leg);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -277,7 +277,22 @@ impl Worker {
 
     /// One more leg is in flight.
     pub(crate) fn count_in(&self) {
-        let legs = self.in_flight.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        self.counted_in(self.in_flight.fetch_add(1, Ordering::SeqCst).wrapping_add(1));
+    }
+
+    /// The same if it may have one more. Pools of other models may have given it one since it was looked at.
+    pub(crate) fn count_in_within_bound(&self) -> bool {
+        let Some(places) = &self.bound else {
+            self.count_in();
+            return true;
+        };
+        let more = |legs: u32| (legs < places.most()).then_some(legs + 1);
+        let before = self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+        before.inspect(|before| self.counted_in(before + 1)).is_ok()
+    }
+
+    /// With this one, so many are in flight.
+    fn counted_in(&self, legs: u32) {
         self.started.fetch_add(1, Ordering::SeqCst);
         if legs > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(legs, Ordering::Relaxed);
@@ -297,15 +312,6 @@ impl Worker {
     /// Legs ever started.
     pub fn started(&self) -> u64 {
         self.started.load(Ordering::Relaxed)
-    }
-
-    /// Legs in flight − (started − ended). Other than 0 only between the two steps of a guard, or if somebody
-    /// wrote a counter who must not.
-    pub(crate) fn drift(&self) -> i64 {
-        let ended = self.ended.load(Ordering::SeqCst);
-        let in_flight = i64::from(self.in_flight.load(Ordering::SeqCst));
-        let started = self.started.load(Ordering::SeqCst);
-        in_flight.wrapping_sub_unsigned(started.wrapping_sub(ended))
     }
 
     /// Counts a decision for this worker.
