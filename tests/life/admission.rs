@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
-use forebay_sim::Stage;
+use forebay_sim::{Fault, Stage};
 use forebay_tests::{Client, Site, request, run, site};
 
 const WHOLE: &str = r#"{"prompt":"a","max_tokens":2}"#;
@@ -141,6 +141,35 @@ fn who_waits_for_a_place_at_a_worker_may_leave_or_be_told_that_it_took_too_long(
         drop(gate);
         assert_eq!(first.answer().await.unwrap().status(), 200);
         assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 200);
+        site.quiet().await;
+    });
+}
+
+#[test]
+fn whoever_leaves_the_line_without_a_place_does_not_keep_it_from_those_behind() {
+    run(async {
+        let site = limited(|settings| {
+            settings.max_inflight_per_worker = 1;
+            settings.breaker.failure_threshold = 1;
+            settings.router.retry.enabled = false;
+        })
+        .await;
+        let gate = site.workers[0].hold(Stage::BeforeHead);
+        let mut first = sent(&site).await;
+        gate.wait_held(1).await;
+        let mut waiting = Vec::new();
+        for i in 0..4 {
+            waiting.push(sent(&site).await);
+            wait_queued(&site, i + 1).await;
+        }
+        // The first failure opens the breaker, and one of those who wait is the last resort's: the others are told.
+        site.workers[0].fail_always(Fault::Status(502, String::new()));
+        drop(gate);
+        first.answer().await.unwrap();
+        for client in &mut waiting {
+            let answer = client.answer().await.unwrap();
+            assert!(matches!(answer.status(), 502 | 503), "{}", answer.status());
+        }
         site.quiet().await;
     });
 }

@@ -27,6 +27,16 @@ impl<'a> InLine<'a> {
         Ok(Self { ticket: places.stand(label), _waiting: waiting, until })
     }
 
+    /// Whether it may look for a place before it is called.
+    pub(crate) fn may_look(&self) -> bool {
+        self.ticket.may_look()
+    }
+
+    /// It leaves without a place: if it was called to one, that is another's.
+    pub(crate) fn leave(self) {
+        self.ticket.leave();
+    }
+
     /// There was nothing for this one: waits until it is worth another look.
     ///
     /// # Errors

@@ -242,7 +242,7 @@ impl Router {
         loop {
             match self.to_worker(shard, call, &asked, &mut line).await {
                 Err(failure @ Failure::PoolExhausted { .. }) => {
-                    line = None;
+                    line.take().into_iter().for_each(InLine::leave);
                     Box::pin(self.worker_came(shard, call)).await.ok_or(failure)?;
                 }
                 Err(Failure::Overloaded) => {
@@ -253,6 +253,7 @@ impl Router {
                     Box::pin(self.let_in(shard, call)).await;
                 }
                 found => {
+                    line.take().into_iter().for_each(InLine::leave);
                     if let Some(upload) = &asked.upload {
                         call.record.account.request_bytes = upload.read();
                     }

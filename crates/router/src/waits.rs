@@ -46,7 +46,7 @@ impl Router {
     }
 
     /// Waits in line until a worker of the pool may have a place. Who has just come to the end of the line looks once
-    /// more: a place may have come free meanwhile.
+    /// more, behind those who were called: a place may have come free meanwhile.
     pub(crate) async fn place_came<'a>(
         &'a self,
         shard: &Arc<Shard>,
@@ -58,7 +58,10 @@ impl Router {
             None => {
                 let pool = pick_pool(&call.record.account.world, &call.route, asked)?;
                 let places = pool.bound().ok_or(Failure::Overloaded)?;
-                *line = Some(InLine::join(&self.admission, places, pool.label())?);
+                let line = line.insert(InLine::join(&self.admission, places, pool.label())?);
+                if !line.may_look() {
+                    line.called().await?;
+                }
             }
         }
         self.let_in(shard, call).await;

@@ -20,6 +20,8 @@ struct Waiter {
     label: u32,
     /// It was called and has not looked since.
     is_called: AtomicBool,
+    /// It has not looked at all, since somebody who was called before it came looks first.
+    is_new: AtomicBool,
     call: Notify,
 }
 
@@ -45,10 +47,15 @@ impl Places {
         self.waiting.load(Ordering::Relaxed) > 0 && self.lock().iter().any(|waiter| waiter.label == label)
     }
 
-    /// Stands at the end of the queue. A place may have come free just before: look once more, then wait.
+    /// Stands at the end of the queue. A place may have come free just before: look once more if that [`Ticket::may_look`],
+    /// then wait.
     pub fn stand(self: &Arc<Self>, label: u32) -> Ticket {
-        let waiter = Arc::new(Waiter { label, is_called: AtomicBool::new(false), call: Notify::new() });
-        self.lock().push_back(Arc::clone(&waiter));
+        let mut queue = self.lock();
+        let is_new = AtomicBool::new(queue.iter().any(|waiter| waiter.is_called.load(Ordering::SeqCst)));
+        let waiter =
+            Arc::new(Waiter { label, is_called: AtomicBool::new(false), is_new, call: Notify::new() });
+        queue.push_back(Arc::clone(&waiter));
+        drop(queue);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         // Whoever leaves from now on sees that somebody waits; whoever left before has left for the look that follows.
         fence(Ordering::SeqCst);
@@ -89,13 +96,30 @@ impl Waiter {
         self.is_called.store(true, Ordering::SeqCst);
         self.call.notify_one();
     }
+
+    /// It is about to look.
+    fn heard(&self) {
+        self.is_called.store(false, Ordering::SeqCst);
+        self.is_new.store(false, Ordering::SeqCst);
+    }
 }
 
 impl Ticket {
     /// Resolves when it is worth looking for a place again.
     pub async fn called(&self) {
         self.waiter.call.notified().await;
-        self.waiter.is_called.store(false, Ordering::SeqCst);
+        self.waiter.heard();
+    }
+
+    /// Whether it may look for a place before it is called. Not if somebody was called who has yet to look: the place that
+    /// is free is theirs. It is called as soon as they have looked.
+    pub fn may_look(&self) -> bool {
+        !self.waiter.is_new.load(Ordering::SeqCst)
+    }
+
+    /// It leaves without a place: if it was called, the next one may look.
+    pub fn leave(self) {
+        self.waiter.is_called.store(true, Ordering::SeqCst);
     }
 
     /// The place that came free is of no use to this one: the next one may look.
@@ -109,6 +133,11 @@ impl Drop for Ticket {
         let mut queue = self.places.lock();
         queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
         self.places.waiting.store(queue.len(), Ordering::SeqCst);
+        let is_waiting = |waiter: &&Arc<Waiter>| !waiter.is_called.load(Ordering::SeqCst);
+        let mut new = queue.iter().filter(|waiter| waiter.is_new.load(Ordering::SeqCst)).filter(is_waiting);
+        if let Some(next) = new.next() {
+            next.call();
+        }
         drop(queue);
         // Called again since it looked: that was for another place.
         if self.waiter.is_called.load(Ordering::SeqCst) {
@@ -139,7 +168,7 @@ mod tests {
         let places = Arc::new(Places::new(1));
         let [first, second, third] = [0, 1, 0].map(|label| places.stand(label));
         places.freed();
-        first.waiter.is_called.store(false, Ordering::SeqCst);
+        first.waiter.heard();
         first.pass_on();
         assert!(is_called(&second) && !is_called(&third));
         drop(second);
@@ -147,5 +176,33 @@ mod tests {
         assert!(places.is_awaited(0) && !places.is_awaited(1));
         drop((first, third));
         assert!(!places.is_awaited(0));
+    }
+
+    #[test]
+    fn who_comes_while_another_is_called_looks_after_that_one() {
+        let places = Arc::new(Places::new(1));
+        let first = places.stand(0);
+        assert!(first.may_look(), "nobody was called");
+        places.freed();
+        let [second, third] = [0, 0].map(|label| places.stand(label));
+        assert!(!second.may_look() && !third.may_look(), "the place is the first one's");
+        first.waiter.heard();
+        drop(first);
+        assert!(is_called(&second) && !is_called(&third), "there may have been two places");
+        second.waiter.heard();
+        assert!(second.may_look());
+        second.pass_on();
+        assert!(is_called(&third));
+    }
+
+    #[test]
+    fn who_was_called_and_leaves_without_a_place_leaves_the_call_to_the_next() {
+        let places = Arc::new(Places::new(1));
+        let [first, second] = [0, 0].map(|label| places.stand(label));
+        places.freed();
+        first.waiter.heard();
+        assert!(!is_called(&second));
+        first.leave();
+        assert!(is_called(&second));
     }
 }
