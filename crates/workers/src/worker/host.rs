@@ -118,6 +118,10 @@ impl Host {
 
     pub(crate) fn set_ranks(&self, ranks: Option<Ranks>) {
         self.ranks.store(ranks.map_or(0, Ranks::bits), Ordering::Relaxed);
+        if ranks.is_none() {
+            // From now on the worker's own breaker hears of connections: nobody would close this one any more.
+            self.connects();
+        }
     }
 
     /// Whether ranks are told apart.
@@ -225,9 +229,14 @@ impl Host {
         self.look_now();
     }
 
+    /// What is known of connections that failed counts no more.
+    pub(crate) fn connects(&self) {
+        self.circuit.forgive(|is_closed| self.heed(is_closed));
+    }
+
     /// It was away and is back: another process, as far as anybody knows.
     pub(crate) fn forgive(&self) {
-        self.circuit.forgive(|is_closed| self.heed(is_closed));
+        self.connects();
         self.workers().iter().for_each(|worker| worker.forgive());
     }
 

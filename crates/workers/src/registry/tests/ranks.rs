@@ -92,3 +92,17 @@ fn a_rank_whose_answers_fail_is_passed_over_alone() {
     assert_eq!(states, [BreakerState::Closed, BreakerState::Open]);
     assert_eq!(select(pool, 1).unwrap().guard.worker().dp_rank(), Some(0));
 }
+
+#[test]
+fn a_url_whose_ranks_go_is_not_kept_out_by_what_was_said_of_all_of_them() {
+    let (reader, writer, hosts) = ranked(PolicyKind::RoundRobin, &["http://a:1"]);
+    let world = reader.world();
+    let pool = world.pool(By::Rank, None).unwrap();
+    for _ in 0..BREAKING.failure_threshold {
+        select(pool, 0).unwrap().guard.broke(0);
+    }
+    assert!(hosts[0].blocked_by(Blocker::HostOpen));
+    assert!(writer.ranks(&hosts[0], None));
+    let whole = whole(&hosts[0]);
+    assert!(whole.eligible() && whole.breaker_state() == BreakerState::Closed);
+}
