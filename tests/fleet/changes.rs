@@ -1,10 +1,18 @@
 //! Workers come and go at run time.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use forebay_policy::PolicyKind;
 use forebay_router::Secret;
 use forebay_sim::Stage;
 use forebay_tests::{Client, Site, request, run, site, until};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{self, Receiver};
+use tokio::sync::oneshot::{self, Sender};
+use tokio::task::JoinSet;
 
 const WHOLE: &str = r#"{"prompt":"a","max_tokens":2}"#;
 
@@ -157,5 +165,64 @@ fn whoever_has_no_right_changes_nothing() {
         }
         assert_eq!(urls(&site), [url]);
         assert!(site.workers[0].requests().iter().all(|request| request.method == "GET"));
+    });
+}
+
+/// A worker whose health probes are answered, well, when whoever gets them from here says so.
+async fn asked() -> (String, Receiver<Sender<()>>, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (probes, asked) = mpsc::channel(64);
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let probes = probes.clone();
+            connections.spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await? > 0 {}
+                let status = if head.starts_with(b"GET /health") {
+                    let (answer, may_answer) = oneshot::channel();
+                    let _over = probes.send(answer).await;
+                    let _over = may_answer.await;
+                    "200 OK"
+                } else {
+                    "404 Not Found"
+                };
+                let wire = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                stream.write_all(wire.as_bytes()).await
+            });
+        }
+    });
+    (url, asked, serving)
+}
+
+#[test]
+fn a_worker_that_is_suspected_while_it_is_asked_is_asked_again_at_once() {
+    run(async {
+        let (url, mut asked, _serving) = asked().await;
+        let mut settings = site::settings(PolicyKind::RoundRobin, &[url]);
+        settings.health.interval = Duration::from_secs(3600);
+        // Another one is well: else nobody waits long between two probes.
+        let other = site::worker(forebay_sim::WorkerOptions::recording().named("w1"));
+        settings.worker_urls.push(other.url().parse().unwrap());
+        let app = forebay::App::start(&settings).unwrap();
+        let reader = app.reader().clone();
+        let all_are_in = |world: &forebay_workers::World| {
+            world.hosts().len() == 2 && world.workers().iter().all(|worker| worker.eligible())
+        };
+        while !all_are_in(&reader.world()) {
+            if let Ok(answer) = asked.try_recv() {
+                let _over = answer.send(());
+            }
+            tokio::task::yield_now().await;
+        }
+        let host = Arc::clone(&reader.world().hosts()[0]);
+        host.suspect();
+        let answer = asked.recv().await.unwrap();
+        host.suspect();
+        answer.send(()).unwrap();
+        asked.recv().await.unwrap().send(()).unwrap();
+        reader.wait_for(|world| world.hosts()[0].is_well()).await;
     });
 }

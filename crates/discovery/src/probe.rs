@@ -115,7 +115,9 @@ impl Probe {
             known.described = Some(Instant::now());
         }
         if good && host.is_suspected_since(asked) {
-            // It was well when it was asked, and has refused a connection since: it is asked again, at once.
+            // It was well when it was asked, and has refused a connection since: it is asked again, at once. Nobody else
+            // asks for that who found it suspected already.
+            host.look_now();
             return;
         }
         let up = self.writer.probed(host, good);
