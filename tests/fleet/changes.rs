@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_policy::PolicyKind;
 use forebay_router::Secret;
-use forebay_sim::Stage;
+use forebay_sim::{Fault, FaultRule, Scope, Stage, When};
 use forebay_tests::{Client, Site, request, run, site, until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -224,5 +224,21 @@ fn a_worker_that_is_suspected_while_it_is_asked_is_asked_again_at_once() {
         answer.send(()).unwrap();
         asked.recv().await.unwrap().send(()).unwrap();
         reader.wait_for(|world| world.hosts()[0].is_well()).await;
+    });
+}
+
+#[test]
+fn a_version_that_is_not_told_once_is_still_known() {
+    run(async {
+        let site = Site::start(1, PolicyKind::RoundRobin).await;
+        let host = Arc::clone(&site.app.reader().world().hosts()[0]);
+        let version = host.version();
+        assert!(version.is_some());
+        let scope = Scope::Path("/version".to_owned());
+        site.workers[0].add_fault(FaultRule { fault: Fault::CloseBeforeHead, when: When::Always, scope });
+        site.workers[0].swap("other");
+        host.may_serve_others();
+        site.wait_serves(0, "other", true).await;
+        assert_eq!(host.version(), version);
     });
 }

@@ -92,14 +92,14 @@ impl Asker {
         Some(if status == StatusCode::OK { read_models(&body).unwrap_or(Models::Any) } else { Models::Any })
     }
 
-    /// The worker's version, if it tells one.
-    pub async fn version(&self, url: &WorkerUrl) -> Option<String> {
+    /// The worker's version, if it tells one; `None` if the answer did not come, so that nothing new is known.
+    pub async fn version(&self, url: &WorkerUrl) -> Option<Option<String>> {
         #[derive(Deserialize)]
         struct Version {
             version: String,
         }
         let (_, body) = self.get(url, "/version").await.ok()?;
-        serde_json::from_slice::<Version>(&body).ok().map(|answer| answer.version)
+        Some(serde_json::from_slice::<Version>(&body).ok().map(|answer| answer.version))
     }
 
     /// What the worker's metrics tell, if it gives any.

@@ -191,6 +191,8 @@ impl Probe {
                 "cannot read /v1/models: the worker is taken to serve any name"
             );
         }
+        // What did not come is no news.
+        let version = version.unwrap_or_else(|| (*host.version()).clone());
         self.writer.learnt(host, models, version);
     }
 
