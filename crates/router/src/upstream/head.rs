@@ -76,7 +76,8 @@ pub fn parse_for(wire: &[u8], expected: Expected<'_>) -> Result<Option<Head>, He
                 head.length += skipped;
                 return Ok(Some(head));
             }
-            None if wire.len() - skipped > HEAD_LIMIT => return Err(HeadError::TooLarge),
+            // Interim responses count: nobody would stop a worker that sends nothing else.
+            None if wire.len() > HEAD_LIMIT => return Err(HeadError::TooLarge),
             None => return Ok(None),
         }
     }
@@ -301,6 +302,14 @@ mod tests {
             get(&format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(HEAD_LIMIT))).unwrap_err(),
             HeadError::TooLarge
         );
+    }
+
+    #[test]
+    fn interim_responses_without_end_are_given_up() {
+        let interim = "HTTP/1.1 100 Continue\r\n\r\n";
+        assert!(get(&interim.repeat(3)).unwrap().is_none());
+        let endless = interim.repeat(HEAD_LIMIT / interim.len() + 1);
+        assert_eq!(get(&endless).unwrap_err(), HeadError::TooLarge);
     }
 
     proptest! {
