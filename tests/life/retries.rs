@@ -5,9 +5,9 @@ use std::time::Instant;
 use forebay::App;
 use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
-use forebay_sim::{Fault, FaultRule, Scope, When};
+use forebay_sim::{Fault, FaultRule, Scope, Stage, When};
 use forebay_tests::scripted::Then;
-use forebay_tests::{Client, Scripted, Site, run, site};
+use forebay_tests::{Client, Scripted, Site, request, run, site};
 
 const WHOLE: &str = r#"{"prompt":"a","max_tokens":2}"#;
 
@@ -36,6 +36,28 @@ fn a_bad_answer_is_left_for_a_better_one() {
             let answer = site.client().await.post("/v1/completions", WHOLE).await;
             assert_eq!((answer.status(), site::by(&answer).as_str()), (200, "w1"), "{fault:?}");
             assert_eq!(site.metric("forebay_retries_total", &[]).await, 1);
+            site.quiet().await;
+        }
+    });
+}
+
+#[test]
+fn a_worker_whose_bad_answer_has_come_has_nothing_under_way_while_another_one_is_asked() {
+    run(async {
+        for (fault, breaker) in
+            [(Fault::Status(502, String::new()), 1), (Fault::QueueOverflow, 0), (Fault::InternalError, 0)]
+        {
+            let site = Site::start_with(site::workers(2), PolicyKind::RoundRobin, strict).await;
+            site.workers[0].fail_next(1, fault.clone());
+            let gate = site.workers[1].hold(Stage::BeforeHead);
+            let mut client = site.client().await;
+            client.send(&request("POST", "/v1/completions", &[], WHOLE.as_bytes())).await;
+            gate.wait_held(1).await;
+            assert_eq!((site.in_flight(0), site.in_flight(1)), (0, 1), "{fault:?}");
+            let name = site.workers[0].url();
+            assert_eq!(site.metric("forebay_breaker_state", &[&name]).await, breaker, "{fault:?}");
+            drop(gate);
+            assert_eq!(client.answer().await.unwrap().status(), 200);
             site.quiet().await;
         }
     });

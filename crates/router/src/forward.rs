@@ -260,7 +260,10 @@ impl Course {
     }
 
     /// A bad answer, while others are asked.
-    fn keep(&mut self, kept: Kept) {
+    fn keep(&mut self, mut kept: Kept) {
+        if kept.forwarded.answer.body.at_end() {
+            kept.forwarded.leg.kept(kept.again == Again::Doubtful);
+        }
         self.reason = kept.again.as_str();
         let worker = kept.forwarded.leg.worker();
         match kept.again {

@@ -40,6 +40,16 @@ impl Leg {
         self.whole = Verdict::None;
     }
 
+    /// The worker's message has ended, and is kept while others are asked: the load falls now. So does the verdict, unless
+    /// others tell whose fault it was.
+    pub(crate) fn kept(&mut self, others_tell: bool) {
+        if self.whole == Verdict::Failure && !others_tell {
+            self.whole = Verdict::None;
+            self.guard.failed_and_held(clock::now_ms());
+        }
+        self.guard.unload();
+    }
+
     /// The worker's message has ended.
     pub(crate) fn ended(self) {
         match self.whole {

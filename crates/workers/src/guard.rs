@@ -9,14 +9,16 @@ use forebay_policy::Choice;
 use crate::pending::Share;
 use crate::worker::{Probe, Worker};
 
-/// One leg in flight on a worker. Not `Clone`, and no method lowers the load: it falls with the value. Only the work
-/// that is pending for it comes down earlier, with the first token.
+/// One leg in flight on a worker. Not `Clone`. The load falls with the value, or once before, when the worker's message has
+/// come whole; the work that is pending for it comes down with the first token.
 #[must_use = "the load falls as soon as the guard is dropped"]
 pub struct Guard {
     worker: Arc<Worker>,
     /// The trial it belongs to; 0 if no breaker hears of it.
     epoch: u64,
     probe: Probe,
+    /// Whether the load has not fallen yet.
+    carries: bool,
     /// Whether it is counted at the host as well.
     at_host: bool,
     share: Share,
@@ -37,7 +39,8 @@ impl Guard {
         if at_host {
             worker.host().in_flight.fetch_add(1, Ordering::Relaxed);
         }
-        Self { worker, epoch: 0, probe: Probe::default(), at_host, share: Share::Seen(0), ahead: 0 }
+        let (probe, share) = (Probe::default(), Share::Seen(0));
+        Self { worker, epoch: 0, probe, carries: true, at_host, share, ahead: 0 }
     }
 
     /// The same, with the breakers hearing how it ends, if that is still in this epoch.
@@ -79,6 +82,29 @@ impl Guard {
         Some(guard)
     }
 
+    /// The worker's message has come whole, and it is kept for later what it says of the worker: the load falls now.
+    pub fn unload(&mut self) {
+        if !std::mem::take(&mut self.carries) {
+            return;
+        }
+        self.worker.probe_ended(self.epoch, self.probe);
+        self.worker.pending.give_back(&mut self.share);
+        self.worker.in_flight.fetch_sub(1, Ordering::SeqCst);
+        self.worker.ended.fetch_add(1, Ordering::SeqCst);
+        if self.at_host {
+            self.worker.host().in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(places) = &self.worker.bound {
+            places.freed();
+        }
+    }
+
+    /// The worker answered that it failed, and its message has come whole, but who holds this goes on to do so.
+    pub fn failed_and_held(&mut self, now_ms: u64) {
+        self.worker.failed(self.epoch, self.probe, now_ms);
+        self.unload();
+    }
+
     /// The first bytes of the answer's body came, so long after the choice: the prompt is prefilled.
     pub fn first_token(&mut self, took: Duration) {
         self.worker.pending.give_back(&mut self.share);
@@ -100,16 +126,7 @@ impl Worker {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.worker.probe_ended(self.epoch, self.probe);
-        self.worker.pending.give_back(&mut self.share);
-        self.worker.in_flight.fetch_sub(1, Ordering::SeqCst);
-        self.worker.ended.fetch_add(1, Ordering::SeqCst);
-        if self.at_host {
-            self.worker.host().in_flight.fetch_sub(1, Ordering::Relaxed);
-        }
-        if let Some(places) = &self.worker.bound {
-            places.freed();
-        }
+        self.unload();
     }
 }
 
