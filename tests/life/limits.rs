@@ -6,7 +6,8 @@ use forebay::settings::Settings;
 use forebay_policy::PolicyKind;
 use forebay_sim::Fault;
 use forebay_tests::raw::Raw;
-use forebay_tests::{Site, request, run, site};
+use forebay_tests::scripted::{Scripted, Then};
+use forebay_tests::{Client, Site, request, run, site};
 use tokio::io::AsyncWriteExt;
 
 const STREAM: &str = r#"{"prompt":"a","max_tokens":8,"stream":true}"#;
@@ -59,6 +60,21 @@ fn a_whole_answer_that_stands_still_is_cut() {
         assert!(client.answer().await.is_err());
         site.quiet().await;
         assert_eq!(outcomes(&site, "stalled").await, 1);
+    });
+}
+
+#[test]
+fn a_refusal_that_stands_still_is_given_up() {
+    run(async {
+        let wire = "HTTP/1.1 404 Not Found\r\ncontent-length: 20\r\n\r\nnothing";
+        let worker = Scripted::start(wire, Then::Keep).await;
+        let mut settings = site::settings(PolicyKind::RoundRobin, &[worker.url()]);
+        settings.router.times.stream_idle = SHORT;
+        let app = site::start(&settings).await;
+        let named = r#"{"model":"any","prompt":"a"}"#;
+        let answer = Client::connect(&app.url()).await.post("/v1/completions", named).await;
+        assert_eq!((answer.status(), answer.header("x-forebay-failure").as_str()), (504, "worker_timeout"));
+        assert_eq!(answer.json()["forebay"]["stage"], "stream");
     });
 }
 

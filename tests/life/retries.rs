@@ -64,6 +64,21 @@ fn a_worker_whose_bad_answer_has_come_has_nothing_under_way_while_another_one_is
 }
 
 #[test]
+fn a_refusal_that_breaks_off_is_none() {
+    run(async {
+        let broken = "HTTP/1.1 404 Not Found\r\ncontent-length: 20\r\n\r\nnothing";
+        let broken = Scripted::start(broken, Then::Close).await;
+        let worker = site::worker(forebay_sim::WorkerOptions::recording().named("w0"));
+        let app = site::start(&site::settings(PolicyKind::RoundRobin, &[broken.url(), worker.url()])).await;
+        for _ in 0..4 {
+            let answer = Client::connect(&app.url()).await.get("/v1/unknown").await;
+            assert_ne!(answer.text(), "nothing");
+        }
+        assert!(broken.requests() > 0);
+    });
+}
+
+#[test]
 fn if_all_answers_are_bad_the_client_gets_the_last_one_as_it_was() {
     run(async {
         let site = Site::start(2, PolicyKind::RoundRobin).await;

@@ -13,6 +13,7 @@ use crate::failure::{Failure, Stage};
 use crate::headers::{self, Written};
 use crate::metrics::RouterMetrics;
 use crate::outcome::Outcome;
+use crate::refusals::{REFUSAL_LIMIT, may_be_refusal};
 use crate::settings::RouterSettings;
 use crate::shard::Shard;
 use crate::upload::Upload;
@@ -138,7 +139,10 @@ impl Attempt<'_> {
     /// vLLM sends the head of a stream when it takes the request, and the first record when the prompt has been
     /// computed. As long as nothing but the head has come, another worker may still take the request over.
     async fn begun(&self, mut answer: Answer) -> Result<Answer, AttemptError> {
-        if answer.status.is_success() && headers::is_event_stream(&answer.headers) {
+        if may_be_refusal(&answer) {
+            // Boxed, since it is rare and would make every request's future larger.
+            Box::pin(self.refused(&mut answer)).await?;
+        } else if answer.status.is_success() && headers::is_event_stream(&answer.headers) {
             let mut begin = pin!(answer.body.begin());
             let begun = match self.settings.times.stream_idle {
                 Some(limit) => {
@@ -150,6 +154,19 @@ impl Attempt<'_> {
             begun.map_err(AttemptError::Exchange)?;
         }
         Ok(answer)
+    }
+
+    /// What may tell something of the worker is read before anybody asks what it tells. One that breaks off is none.
+    async fn refused(&self, answer: &mut Answer) -> Result<(), AttemptError> {
+        let mut reading = pin!(answer.body.read_ahead(REFUSAL_LIMIT));
+        let read = match self.settings.times.stream_idle {
+            Some(limit) => {
+                let within = tokio::time::timeout(limit, reading.as_mut()).await;
+                within.map_err(|_| AttemptError::Stalled)?
+            }
+            None => reading.await,
+        };
+        read.map(drop).map_err(|_| AttemptError::Exchange(ExchangeError::BeforeBody))
     }
 }
 

@@ -11,7 +11,12 @@ use crate::ranks;
 use crate::upstream::Answer;
 
 /// Longest refusal that is read, in bytes: what is longer is another complaint.
-const REFUSAL_LIMIT: u64 = 4096;
+pub(crate) const REFUSAL_LIMIT: u64 = 4096;
+
+/// Whether an answer may be a refusal that tells something of the worker.
+pub(crate) fn may_be_refusal(answer: &Answer) -> bool {
+    matches!(answer.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND)
+}
 
 /// Whether an answer may be the refusal of the rank that the worker was told.
 pub(crate) fn may_be_moved(answer: &Answer, worker: &Worker) -> bool {
