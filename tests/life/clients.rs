@@ -59,6 +59,16 @@ fn a_client_that_leaves_inside_a_stream_takes_its_request_along() {
     });
 }
 
+/// Asks for a stream, and reads no further than its `[DONE]`.
+async fn read_until_done(client: &mut Client) {
+    client.send(&ask(STREAM)).await;
+    client.head().await.unwrap();
+    let mut got = Vec::new();
+    while !got.ends_with(b"[DONE]\n\n") {
+        got.extend(client.chunk().await.unwrap().unwrap());
+    }
+}
+
 /// OpenAI's client closes its connection when it has read `[DONE]`, which may be before the last chunk has come.
 #[test]
 fn a_client_that_leaves_behind_done_has_got_everything() {
@@ -69,12 +79,7 @@ fn a_client_that_leaves_behind_done_has_got_everything() {
         let app = site::start(&site::settings(PolicyKind::RoundRobin, &[worker.url()])).await;
         let site = Site { app, workers: Vec::new() };
         let mut client = site.client().await;
-        client.send(&ask(STREAM)).await;
-        client.head().await.unwrap();
-        let mut got = Vec::new();
-        while !got.ends_with(b"[DONE]\n\n") {
-            got.extend(client.chunk().await.unwrap().unwrap());
-        }
+        read_until_done(&mut client).await;
         drop(client);
         site.quiet().await;
         assert_eq!(
@@ -100,12 +105,7 @@ fn what_a_stream_told_of_tokens_is_learnt_by_the_time_the_client_has_read_done()
         let reported =
             async || site.metric("forebay_cache_check_tokens_total", &[r#"kind="reported""#]).await;
         let mut client = site.client().await;
-        client.send(&ask(STREAM)).await;
-        client.head().await.unwrap();
-        let mut got = Vec::new();
-        while !got.ends_with(b"[DONE]\n\n") {
-            got.extend(client.chunk().await.unwrap().unwrap());
-        }
+        read_until_done(&mut client).await;
         assert_eq!(reported().await, 32);
         drop(client);
         site.quiet().await;

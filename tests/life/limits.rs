@@ -93,13 +93,18 @@ fn a_request_may_take_so_long_in_all() {
     });
 }
 
+/// The application in front of this worker; requests may take [`SHORT`] in all.
+async fn in_a_hurry(raw: &Raw) -> Site {
+    let mut settings = site::settings(PolicyKind::RoundRobin, &[raw.url()]);
+    settings.router.times.request = SHORT;
+    Site { app: site::start(&settings).await, workers: Vec::new() }
+}
+
 #[test]
 fn a_client_that_does_not_read_gets_no_more_time_than_others() {
     run(async {
         let mut raw = Raw::start().await;
-        let mut settings = site::settings(PolicyKind::RoundRobin, &[raw.url()]);
-        settings.router.times.request = SHORT;
-        let site = Site { app: site::start(&settings).await, workers: Vec::new() };
+        let site = in_a_hurry(&raw).await;
         let mut client = site.client().await;
         client.send(&request("POST", "/v1/completions", &[], STREAM.as_bytes())).await;
         let mut taken = raw.next().await;
@@ -117,9 +122,7 @@ fn a_client_that_does_not_read_gets_no_more_time_than_others() {
 fn an_order_to_all_workers_may_take_as_long() {
     run(async {
         let mut raw = Raw::start().await;
-        let mut settings = site::settings(PolicyKind::RoundRobin, &[raw.url()]);
-        settings.router.times.request = SHORT;
-        let site = Site { app: site::start(&settings).await, workers: Vec::new() };
+        let site = in_a_hurry(&raw).await;
         let answer = site.client().await.post("/reset_prefix_cache", "").await;
         assert_eq!((answer.status(), &answer.json()["forebay"]["stage"]), (504, &"request".into()));
         raw.next().await.rest().await;

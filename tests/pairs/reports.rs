@@ -1,10 +1,19 @@
 //! What reports of trials say of pairs.
 
 use forebay_policy::PolicyKind;
-use forebay_tests::{run, until};
+use forebay_tests::{Site, run, until};
 use serde_json::Value;
 
 use crate::setting::{ONE_EACH, Shape, completion};
+
+/// Three equal requests of one client, long enough to be handed over.
+async fn three_alike(site: &Site) {
+    let mut client = site.client().await;
+    let text = "a prompt that is long enough to be handed over ".repeat(100);
+    for _ in 0..3 {
+        assert_eq!(client.post("/v1/completions", completion(&text, 4, true)).await.status(), 200);
+    }
+}
 
 #[test]
 fn a_report_tells_how_both_legs_were_chosen_and_is_what_the_schema_says() {
@@ -22,12 +31,7 @@ fn a_report_tells_how_both_legs_were_chosen_and_is_what_the_schema_says() {
             )
             .await;
         let site = &setting.site;
-        let mut client = site.client().await;
-        let text = "a prompt that is long enough to be handed over ".repeat(100);
-        for _ in 0..3 {
-            let answer = client.post("/v1/completions", completion(&text, 4, true)).await;
-            assert_eq!(answer.status(), 200);
-        }
+        three_alike(site).await;
         until("all are counted", || site.app.router().trial(None).unwrap().figures.requests.ended == 3).await;
         let mut admin = site.admin().await;
         let report = admin.get("/admin/trial").await.json();
@@ -60,12 +64,7 @@ fn series_tell_the_policy_of_each_leg_and_the_trees_of_prefill_workers() {
         };
         let setting = Shape { prefills: 2, ..ONE_EACH }.start_with(|_| (), change).await;
         let site = &setting.site;
-        let mut client = site.client().await;
-        let text = "a prompt that is long enough to be handed over ".repeat(100);
-        for _ in 0..3 {
-            let answer = client.post("/v1/completions", completion(&text, 4, true)).await;
-            assert_eq!(answer.status(), 200);
-        }
+        three_alike(site).await;
         let series = site.metrics().await;
         let choices = |policy: &str, reason: &str| {
             let labels = [&*format!(r#"policy="{policy}""#), &*format!(r#"reason="{reason}""#)];
