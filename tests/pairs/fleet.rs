@@ -72,13 +72,32 @@ fn worker(i: usize, exchange: &Exchange) -> (Worker, &'static str) {
     (site::worker(options), kind)
 }
 
-/// Who answers a prompt, and how much of it that worker was thought to hold.
-async fn holder(site: &Site, prompt: &str) -> (String, u64) {
+/// Who answers a prompt, why, and how much of it that worker was thought to hold.
+struct Held {
+    worker: String,
+    reason: String,
+    matched: u64,
+}
+
+impl Held {
+    /// It went there for that reason, and nearly all of it was known to be there.
+    #[track_caller]
+    fn is_of(&self, worker: &str, reason: &str) {
+        assert_eq!((&*self.worker, &*self.reason), (worker, reason));
+        assert!(self.matched > 300, "{}", self.matched);
+    }
+}
+
+async fn holder(site: &Site, prompt: &str) -> Held {
     let answer = site.client().await.post("/v1/completions", completion(prompt, 2, false)).await;
     assert_eq!(answer.status(), 200, "{}", answer.text());
     let decision = answer.header("x-forebay-decision");
     let matched = decision.split("matched=").nth(1).and_then(|rest| rest.split('/').next());
-    (answer.header("x-forebay-worker"), matched.and_then(|count| count.parse().ok()).unwrap_or_default())
+    Held {
+        worker: answer.header("x-forebay-worker"),
+        matched: matched.and_then(|count| count.parse().ok()).unwrap_or_default(),
+        reason: decision.split(';').next().unwrap_or_default().to_owned(),
+    }
 }
 
 #[test]
@@ -93,7 +112,7 @@ fn nobody_fails_and_policies_keep_what_they_know() {
         }
         let (reader, address) = (site.app.reader(), site.app.announce_address().unwrap());
         let prompt = "a prompt that is long enough to be worth remembering ".repeat(8);
-        let (mut fleet, mut first) = (Vec::new(), (String::new(), 0));
+        let (mut fleet, mut first) = (Vec::new(), None);
         for i in 0..8 {
             let (worker, kind) = worker(i, &exchange);
             let said = Announced::of(kind, &worker.url(), &format!("127.0.0.1:{}", kv_port(i)));
@@ -105,11 +124,10 @@ fn nobody_fails_and_policies_keep_what_they_know() {
                 traffic.more(50).await;
             }
             if i == 1 {
-                first = holder(&site, &prompt).await;
-                assert_eq!(first.1, 0, "nobody could know it");
+                first = Some(holder(&site, &prompt).await);
             }
         }
-        let grown = holder(&site, &prompt).await;
+        let (first, grown) = (first.unwrap(), holder(&site, &prompt).await);
         // The first two stay. The others fall silent, and end what they have.
         let (leaving, silent): (Vec<Worker>, Vec<Beats>) = fleet.drain(2..).unzip();
         drop(silent);
@@ -121,10 +139,12 @@ fn nobody_fails_and_policies_keep_what_they_know() {
         assert_eq!(reader.world().hosts().len(), 2);
         traffic.more(50).await;
         let shrunk = holder(&site, &prompt).await;
-        for (name, matched) in [&grown, &shrunk] {
-            assert_eq!(*name, first.0, "it knew who holds the prompt");
-            assert!(*matched > 300, "{matched} of {}", prompt.len());
+        assert_eq!(first.matched, 0, "nobody could know it");
+        // One in eight goes to a worker that has just joined, if it is known that somebody else holds it.
+        if grown.reason != "spill_load" {
+            grown.is_of(&first.worker, "prefix_hit");
         }
+        shrunk.is_of(&first.worker, "only_candidate");
         traffic.is_over.store(true, Ordering::SeqCst);
         clients.join_all().await;
         assert_eq!(exchange.violations(), std::collections::BTreeMap::new());
