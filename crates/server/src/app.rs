@@ -19,6 +19,7 @@ use crate::data::{self, DataThread, Stop};
 use crate::decisions::DecisionLog;
 use crate::door::Door;
 use crate::drain::Drain;
+use crate::fence::{Fence, Post};
 use crate::fleet::Fleet;
 use crate::http1::connection::Patience;
 use crate::log;
@@ -68,8 +69,9 @@ impl App {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
         let misfit = watch::Sender::new(None);
         let fleet = roster::kept(settings, (&reader, writer), misfit.clone(), runtime.handle());
+        let (fence, posts) = Fence::around(settings.threads.max(1));
         let (drain, stop, watcher) = (settings.drain, Stop::default(), fleet.watcher.clone());
-        let admin = admin(settings, fleet, &router, (metrics.registry, metrics.resets));
+        let admin = admin(settings, (fleet, fence), &router, (metrics.registry, metrics.resets));
         let control = Control {
             admin: admin::api(admin),
             cors: settings.cors.clone().map(Arc::new),
@@ -84,7 +86,7 @@ impl App {
             },
             stop: stop.clone(),
         };
-        let threads = control.data_threads(settings.threads).map_err(internal)?;
+        let threads = control.data_threads(posts).map_err(internal)?;
         let roster = Roster::of(settings, doors, metrics.announcements, metrics.readiness);
         let run = move || control.run(&runtime, [listener, admin_listener], threads, roster);
         let control = Some(thread("control", run).map_err(internal)?);
@@ -217,13 +219,14 @@ struct Control {
 }
 
 impl Control {
-    fn data_threads(&self, count: usize) -> io::Result<Vec<DataThread>> {
+    /// One for each post of the fence.
+    fn data_threads(&self, posts: Vec<Post>) -> io::Result<Vec<DataThread>> {
         let nonce = entropy();
-        (0..count.max(1))
-            .map(|number| {
-                DataThread::start(number, self.door(Side::Data, nonce + number as u64), self.stop.clone())
-            })
-            .collect()
+        let start = |(number, post)| {
+            let door = self.door(Side::Data, nonce + number as u64);
+            DataThread::start(number, door, post, self.stop.clone())
+        };
+        posts.into_iter().enumerate().map(start).collect()
     }
 
     fn door(&self, side: Side, nonce: u64) -> Door {
@@ -304,13 +307,14 @@ fn log_decisions(
 /// What the admin API works on.
 fn admin(
     settings: &Settings,
-    fleet: Fleet,
+    (fleet, fence): (Fleet, Fence),
     router: &Arc<Router>,
     (registry, resets): (Registry, IntCounter),
 ) -> Admin {
     Admin {
         reader: fleet.reader.clone(),
         fleet,
+        fence,
         router: Arc::clone(router),
         shard: Arc::new(router.shard(entropy())),
         config: admin::Config::of(settings, entropy()),

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::door::Door;
 use crate::drain::Drain;
+use crate::fence::Post;
 use crate::http1::connection;
 use crate::http2;
 
@@ -40,12 +41,12 @@ pub(crate) struct Stop {
 
 impl DataThread {
     /// Starts the thread.
-    pub(crate) fn start(number: usize, door: Door, stop: Stop) -> io::Result<Self> {
+    pub(crate) fn start(number: usize, door: Door, post: Post, stop: Stop) -> io::Result<Self> {
         let (connections, incoming) = mpsc::channel(BACKLOG);
         let open = Arc::new(AtomicUsize::new(0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let count = Arc::clone(&open);
-        let run = move || runtime.block_on(serve(door, incoming, count, stop));
+        let run = move || runtime.block_on(serve(door, incoming, count, (post, stop)));
         let thread = std::thread::Builder::new().name(format!("data-{number}")).spawn(run)?;
         Ok(Self { connections, open, thread })
     }
@@ -76,8 +77,10 @@ async fn serve(
     door: Door,
     mut incoming: mpsc::Receiver<(TcpStream, SocketAddr)>,
     open: Arc<AtomicUsize>,
-    stop: Stop,
+    (post, stop): (Post, Stop),
 ) {
+    // Kept until everything else here has ended, and not waited for.
+    TaskTracker::new().spawn(post.keep());
     let door = Arc::new(door);
     let tasks = TaskTracker::new();
     let drain = Arc::new(Drain::default());

@@ -5,7 +5,8 @@
 //!   typed and written to [`settings`].
 //! - [`run`]: from settings to the end of the process.
 //! - [`app`]: listeners, threads and tasks put together; [`data`]: the data threads; [`http1`]: their
-//!   clients' connections; [`door`]: where requests come in; [`cors`]: whose pages may read answers.
+//!   clients' connections; [`door`]: where requests come in; [`cors`]: whose pages may read answers; `fence`: numbers
+//!   count what has been answered.
 //! - [`decisions`]: the decision log.
 //! - [`admin`]: resets, the list of workers, metrics; `metrics`: those that are registered once; `fleet`: changes of the list
 //!   of workers, `familiar`: the same as vllm-router has them.
@@ -25,6 +26,7 @@ pub mod door;
 mod drain;
 pub mod events;
 mod familiar;
+mod fence;
 pub mod flags;
 mod fleet;
 pub mod given;

@@ -27,6 +27,7 @@ use prometheus::{Registry, TextEncoder};
 use tokio::runtime::Handle;
 
 use crate::familiar::{self, Familiar};
+use crate::fence::Fence;
 use crate::fleet::{self, Fleet};
 
 pub use in_force::Config;
@@ -38,6 +39,8 @@ pub struct Admin {
     pub reader: Reader,
     /// Changes it.
     pub(crate) fleet: Fleet,
+    /// Passed before numbers are read.
+    pub(crate) fence: Fence,
     /// Resets, and knows what trials came to.
     pub router: Arc<forebay_router::Router>,
     /// Connections to workers for resets.
@@ -80,6 +83,7 @@ pub fn api(admin: Admin) -> Router {
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
+    admin.fence.pass().await;
     let mut families = admin.registry.gather();
     if admin.prefix == MetricsPrefix::VllmRouter {
         let all = admin.departed.all_choices(&admin.reader);

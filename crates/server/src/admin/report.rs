@@ -85,7 +85,7 @@ pub(super) struct Part {
 
 /// The current trial.
 pub(super) async fn current(State(admin): State<Arc<Admin>>, part: Asked) -> Response {
-    answer(&admin, None, part)
+    answer(&admin, None, part).await
 }
 
 /// One of the last trials.
@@ -95,18 +95,19 @@ pub(super) async fn of_epoch(
     part: Asked,
 ) -> Response {
     match epoch.parse::<u64>() {
-        Ok(epoch) => answer(&admin, Some(epoch), part),
+        Ok(epoch) => answer(&admin, Some(epoch), part).await,
         Err(_) => problem(StatusCode::BAD_REQUEST, "a trial is asked for by its epoch, a whole number"),
     }
 }
 
 type Asked = Result<Query<Part>, QueryRejection>;
 
-fn answer(admin: &Admin, epoch: Option<u64>, part: Asked) -> Response {
+async fn answer(admin: &Admin, epoch: Option<u64>, part: Asked) -> Response {
     let name = match part {
         Ok(Query(Part { trial })) => trial,
         Err(error) => return problem(StatusCode::BAD_REQUEST, &error.body_text()),
     };
+    admin.fence.pass().await;
     let Some(view) = admin.router.trial(epoch) else {
         let now = admin.reader.world().epoch();
         let message = format!(

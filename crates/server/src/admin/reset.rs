@@ -134,6 +134,8 @@ fn named(only: &[Part]) -> Parts {
 /// Has it done where no request waits for it. A client that leaves before it is done calls it off.
 async fn carry_out(admin: Arc<Admin>, order: ResetOrder) -> Response {
     let began = Instant::now();
+    // What its clients have got belongs to the trial that ends, and is not under way.
+    admin.fence.pass().await;
     let (router, shard) = (Arc::clone(&admin.router), Arc::clone(&admin.shard));
     let running = admin.control().spawn(async move { router.reset(&shard, order).await });
     match AbortOnDropHandle::new(running).await {
