@@ -65,30 +65,44 @@ mod tests {
         (hit / queried, served.into_iter().fold(0.0, f64::max) / mean)
     }
 
+    /// Hit rate and spread of all prompts, asked for by so many clients at a time.
+    async fn of_all_prompts(clients: usize, stream: bool) -> (f64, f64) {
+        let site = Arc::new(engines(4).await);
+        let order = Arc::new(mixed());
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut tasks = JoinSet::new();
+        for _ in 0..clients {
+            let (site, order, next) = (Arc::clone(&site), Arc::clone(&order), Arc::clone(&next));
+            tasks.spawn(async move {
+                let mut client = site.client().await;
+                while let Some(prompt) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let answer = client.post("/v1/completions", body(*prompt, stream)).await;
+                    assert_eq!(answer.status(), 200);
+                }
+            });
+        }
+        tasks.join_all().await;
+        site.quiet().await;
+        hit_and_spread(&site).await
+    }
+
+    /// Where several clients ask at a time it depends on the machine who is first: the run in the middle counts.
     #[test]
     fn thirty_two_prompts_asked_for_eight_times_hit_and_spread_over_four_workers() {
-        for clients in [1, 16] {
+        for (clients, runs) in [(1, 1), (16, 3)] {
             for stream in [false, true] {
                 run(async {
-                    let site = Arc::new(engines(4).await);
-                    let order = Arc::new(mixed());
-                    let next = Arc::new(AtomicUsize::new(0));
-                    let mut tasks = JoinSet::new();
-                    for _ in 0..clients {
-                        let (site, order, next) = (Arc::clone(&site), Arc::clone(&order), Arc::clone(&next));
-                        tasks.spawn(async move {
-                            let mut client = site.client().await;
-                            while let Some(prompt) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                                let answer = client.post("/v1/completions", body(*prompt, stream)).await;
-                                assert_eq!(answer.status(), 200);
-                            }
-                        });
+                    let (mut hits, mut spreads) = (Vec::new(), Vec::new());
+                    for _ in 0..runs {
+                        let (hit, spread) = of_all_prompts(clients, stream).await;
+                        hits.push(hit);
+                        spreads.push(spread);
                     }
-                    tasks.join_all().await;
-                    site.quiet().await;
-                    let (hit, spread) = hit_and_spread(&site).await;
-                    assert!(hit >= 0.86, "{clients} clients: hit {hit}, spread {spread}");
-                    assert!(spread <= 1.1, "{clients} clients: hit {hit}, spread {spread}");
+                    for figures in [&mut hits, &mut spreads] {
+                        figures.sort_by(f64::total_cmp);
+                    }
+                    assert!(hits[runs / 2] >= 0.86, "{clients} clients: hit {hits:?}, spread {spreads:?}");
+                    assert!(spreads[runs / 2] <= 1.1, "{clients} clients: hit {hits:?}, spread {spreads:?}");
                 });
             }
         }
