@@ -2,7 +2,7 @@
 
 use forebay_policy::PolicyKind;
 use forebay_sim::{Fault, FaultRule, Scope, Stage, When};
-use forebay_tests::{Client, Site, request, run, site, until};
+use forebay_tests::{Client, Site, request, run, site};
 
 const WHOLE: &str = r#"{"prompt":"a","max_tokens":4}"#;
 const STREAM: &str = r#"{"prompt":"a","max_tokens":8,"stream":true}"#;
@@ -94,10 +94,8 @@ fn a_reset_that_waits_holds_new_requests_and_they_start_in_the_new_trial() {
         chosen.sort();
         assert_eq!(chosen, ["w0", "w0", "w1", "w1"], "a fresh rotation");
         to_its_end(old).await;
-        until("four requests in the new trial", || {
-            site.app.router().trial(None).is_some_and(|view| view.figures.requests.ended == 4)
-        })
-        .await;
+        let new = admin.get("/admin/trial").await.json();
+        assert_eq!(new["requests"]["ended"], 4, "{new}");
     });
 }
 
@@ -117,11 +115,8 @@ fn a_wait_for_idleness_ends_and_held_requests_go_on_either_way() {
         drop(gate);
         to_its_end(old).await;
         site.quiet().await;
-        until("the late request counts in its own trial", || {
-            let view = site.app.router().trial(Some(1)).unwrap();
-            view.is_final && view.figures.requests.ended == 1
-        })
-        .await;
+        let old = admin.get("/admin/trials/1").await.json();
+        assert_eq!((&old["final"], &old["requests"]["ended"]), (&true.into(), &1.into()), "in its own trial");
         let now = admin.get("/admin/trial").await.json();
         assert_eq!(now["reasons"][0]["code"], "requests_from_before", "{now}");
         assert_eq!(now["requests"]["ended"], 0);

@@ -147,3 +147,25 @@ fn breakers_opened_in_one_trial_are_closed_in_the_next_and_late_failures_of_old_
         assert_eq!(old["requests"]["ended"], 30, "{}", old["requests"]);
     });
 }
+
+/// Each round is a race between a data thread and whoever asks.
+#[test]
+fn a_client_that_has_its_answer_finds_it_counted_and_nothing_under_way() {
+    run(async {
+        let site = Site::start(1, PolicyKind::RoundRobin).await;
+        let (mut client, mut admin) = (site.client().await, site.admin().await);
+        for round in 1..=200 {
+            assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
+            let metrics = admin.get("/metrics").await.text();
+            assert_eq!(
+                site::sum(&metrics, "forebay_requests_total", &[r#"route="/v1/completions""#]),
+                2 * round - 1
+            );
+            assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
+            let done = admin.post("/admin/reset", r#"{"require_idle":true}"#).await;
+            assert_eq!(done.status(), 200, "{}", done.text());
+            let previous = done.json()["previous"].take();
+            assert_eq!((&previous["final"], &previous["requests"]["ended"]), (&true.into(), &2.into()));
+        }
+    });
+}
