@@ -144,6 +144,31 @@ fn whoever_asked_for_a_reset_and_left_calls_it_off() {
 }
 
 #[test]
+fn a_reset_that_a_client_asked_for_is_done_before_the_process_ends() {
+    run(async {
+        let site = Site::start(1, PolicyKind::RoundRobin).await;
+        let gate = site.workers[0].hold(Stage::AfterChunks(2));
+        let old = held_stream(&site, "old").await;
+        // By the listener of clients: nobody waits for its answer where resets run.
+        let mut operator = site.client().await;
+        operator.send(&request("POST", "/admin/reset", &[], br#"{"wait_idle_secs":600}"#)).await;
+        let mut admin = site.admin().await;
+        while admin.post("/admin/reset", r#"{"require_idle":true}"#).await.json()["in_flight"].is_array() {}
+        let Site { workers, app } = site;
+        let mut shutdown = std::pin::pin!(app.shutdown());
+        tokio::select! {
+            biased;
+            () = &mut shutdown => panic!("it did not wait for the stream"),
+            rest = admin.rest() => assert!(rest.is_empty(), "the idle connection is closed"),
+        }
+        gate.release();
+        let (reset, (), ()) = tokio::join!(operator.answer(), to_its_end(old), shutdown);
+        assert_eq!(reset.unwrap().json()["epoch"], 2);
+        drop(workers);
+    });
+}
+
+#[test]
 fn workers_empty_their_prefix_caches_before_the_trial_begins() {
     run(async {
         let site = Site::start(3, PolicyKind::RoundRobin).await;

@@ -263,10 +263,10 @@ impl Control {
                 () = tasks.wait() => {}
                 () = self.stop.now.cancelled() => {}
             }
+            // Requests that data threads have let in may wait for what runs here, as a reset does: it goes on until they end.
+            let join = move || Arc::into_inner(threads).into_iter().flatten().for_each(DataThread::join);
+            drop(tokio::task::spawn_blocking(join).await);
         });
-        if let Some(threads) = Arc::into_inner(threads) {
-            threads.into_iter().for_each(DataThread::join);
-        }
     }
 
     /// Looks once a second whether any load has drifted, and clears away what older trials have left.
