@@ -57,6 +57,23 @@ fn a_worker_that_is_not_well_in_time_is_not_added() {
 }
 
 #[test]
+fn a_worker_that_is_yet_to_get_well_does_not_hold_up_the_end_of_the_process() {
+    run(async {
+        let site = Site::start(1, PolicyKind::RoundRobin).await;
+        let ill = site::worker(WorkerOptions::recording());
+        ill.set_health(503);
+        let mut client = site.client().await;
+        client.send(&request("POST", &format!("/add_worker?url={}", ill.url()), &[], b"")).await;
+        until("it is on the list", || site.app.reader().world().hosts().len() == 2).await;
+        let Site { app, workers } = site;
+        let (answer, ()) = tokio::join!(client.answer(), app.shutdown());
+        let answer = answer.unwrap();
+        assert_eq!((answer.status(), answer.text().contains("The router ended")), (400, true));
+        drop(workers);
+    });
+}
+
+#[test]
 fn loads_are_the_routers_own() {
     run(async {
         let site = Site::start(2, PolicyKind::RoundRobin).await;

@@ -77,7 +77,13 @@ async fn add(State(familiar): State<Familiar>, asked: Asked) -> Response {
         }
     };
     let settled = fleet.reader.wait_for(|_| host.is_well() || host.blocked_by(Blocker::Removed));
-    let in_time = tokio::time::timeout(fleet.startup_timeout, settled).await.is_ok();
+    let in_time = tokio::select! {
+        settled = tokio::time::timeout(fleet.startup_timeout, settled) => settled.is_ok(),
+        // Nobody is probed any more, and the end of the process waits for this answer.
+        () = fleet.watcher.probe.stop.cancelled() => {
+            return refuse(format!("The router ended before worker {} was healthy", host.url()));
+        }
+    };
     if host.blocked_by(Blocker::Removed) {
         return refuse(format!("Worker {} was removed before it was healthy", host.url()));
     }
