@@ -224,3 +224,17 @@ fn a_worker_that_holds_blocks_for_too_long_or_is_away_is_told_of() {
         assert_eq!(json["epoch"], 2, "the reset is done all the same, and its report says what was not");
     });
 }
+
+#[test]
+fn a_worker_that_stands_still_does_not_hold_requests_for_ever() {
+    run(async {
+        let site = Site::start(2, PolicyKind::RoundRobin).await;
+        let scope = Scope::Path("/reset_prefix_cache".to_owned());
+        site.workers[0].add_fault(FaultRule { fault: Fault::NeverAnswer, when: When::Always, scope });
+        let json =
+            site.admin().await.post("/admin/reset", r#"{"reset_workers_prefix_cache":true}"#).await.json();
+        let said = |worker: usize| json["workers"][worker]["prefix_cache"]["outcome"].clone();
+        assert_eq!((said(0), said(1)), ("unreachable".into(), "emptied".into()), "{json}");
+        assert_eq!(site.client().await.post("/v1/completions", WHOLE).await.status(), 200);
+    });
+}

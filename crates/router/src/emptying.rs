@@ -7,6 +7,7 @@ use bytes::Bytes;
 use forebay_workers::{Worker, World};
 use http::Request;
 use tokio::task::JoinSet;
+use tokio::time::timeout_at;
 
 use crate::fanout::Order;
 use crate::route::Action;
@@ -15,6 +16,10 @@ use crate::shard::Shard;
 
 /// Between two tries with one worker.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a worker has for its answer at least. Requests may be held meanwhile: one that stands still must not hold them
+/// for ever.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// What one worker made of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +97,10 @@ impl Emptying {
             Emptied { url: worker.url().to_string(), attempts: 0, said: Said::Silent(String::new()) };
         loop {
             emptied.attempts += 1;
-            emptied.said = self.ask(worker).await;
+            let least = Instant::now() + ANSWER_WAIT;
+            let limit = until.map_or(least, |until| until.max(least));
+            let said = timeout_at(limit.into(), self.ask(worker)).await;
+            emptied.said = said.unwrap_or_else(|_| Said::Silent("no answer in time".to_owned()));
             let may_go_on = until.is_none_or(|until| Instant::now() + PAUSE < until);
             if emptied.said != Said::BlocksHeld || !may_go_on {
                 return emptied;
