@@ -41,6 +41,8 @@ fn one_that_fails_makes_the_answer_a_failure_that_names_it() {
             (Fault::CloseBeforeHead, 0),
             (Fault::Garbage, 0),
             (Fault::Status(404, "not json".to_owned()), 404),
+            // As vLLM says of a prefix cache that it could not empty.
+            (Fault::Status(200, r#"{"success":false}"#.to_owned()), 200),
         ] {
             site.workers[1].add_fault(fails("/reset_mm_cache", fault.clone()));
             let answer = client.post("/reset_mm_cache", "").await;

@@ -69,7 +69,7 @@ impl Order {
         let mut parts = running.join_all().await;
         parts.sort_by_key(|(place, _)| *place);
         let workers: Vec<Part> = parts.into_iter().map(|(_, part)| part).collect();
-        let success = workers.iter().all(|part| (200..300).contains(&part.status));
+        let success = workers.iter().all(|part| (200..300).contains(&part.status) && !part.refused);
         let status = if success { StatusCode::OK } else { StatusCode::BAD_GATEWAY };
         let body = serde_json::to_vec(&Merged { success, workers }).unwrap_or_default();
         Ok(json(status, body.into()).map(ResponseBody::Whole))
