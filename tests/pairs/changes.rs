@@ -104,3 +104,21 @@ fn dashboards_that_were_made_for_vllm_router_find_the_legs_by_worker() {
         }
     });
 }
+
+#[test]
+fn prefill_workers_alone_are_not_ready() {
+    run(async {
+        let setting = ONE_EACH.start_with(|_| (), |settings| settings.health.failure_threshold = 1).await;
+        let mut client = setting.site.client().await;
+        assert_eq!(client.get("/readiness").await.status(), 200);
+        setting.decode(0).set_health(500);
+        setting.site.wait_eligible(1, false).await;
+        let page = client.get("/readiness").await;
+        let told = page.json();
+        assert_eq!((page.status(), &told["status"]), (503, &"not_ready".into()), "{told}");
+        assert_eq!(told["reason"], "no decode worker can be chosen: nobody would answer");
+        assert_eq!((&told["healthy_workers"], &told["total_workers"]), (&1.into(), &2.into()));
+        let answer = client.post("/v1/completions", completion("a prompt", 3, false)).await;
+        assert_eq!(answer.header("x-forebay-failure"), "router_pool_exhausted");
+    });
+}

@@ -72,16 +72,20 @@ struct Ready {
     total_workers: usize,
 }
 
-/// Ready means that a worker could be chosen now: one that is healthy, or if there is none, one that is paused.
+/// Ready means that a worker that answers clients could be chosen now: one that is healthy, or if there is none, one that is
+/// paused.
 fn readiness(world: &World, now_ms: u64, draining: bool) -> Response<ResponseBody> {
     let (workers, count) = (world.workers(), |is: &dyn Fn(&Worker) -> bool| {
         world.workers().iter().filter(|worker| is(worker)).count()
     });
     let healthy_workers = count(&|worker| worker.admits(now_ms));
+    let healthy = count(&|worker| worker.admits(now_ms) && answers(worker));
     // Asked after that: a pause that has just come to its end is none.
     let paused_workers = count(&Worker::is_only_paused);
-    let (is_ready, reason) = match (healthy_workers, paused_workers) {
+    let paused = count(&|worker| worker.is_only_paused() && answers(worker));
+    let (is_ready, reason) = match (healthy, paused) {
         _ if draining => (false, Some("the router is about to end")),
+        (0, 0) if healthy_workers > 0 => (false, Some("no decode worker can be chosen: nobody would answer")),
         (0, 0) => (false, Some(why_nobody(workers))),
         (0, _) => {
             (true, Some("no worker is healthy but those that are paused: requests go to them all the same"))
@@ -91,6 +95,10 @@ fn readiness(world: &World, now_ms: u64, draining: bool) -> Response<ResponseBod
     let (code, status) =
         if is_ready { (StatusCode::OK, "ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "not_ready") };
     page_of(code, &Ready { status, reason, healthy_workers, paused_workers, total_workers: workers.len() })
+}
+
+fn answers(worker: &Worker) -> bool {
+    worker.host().role().answers()
 }
 
 /// Why no worker can be chosen.
