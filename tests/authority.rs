@@ -51,6 +51,10 @@ mod tests {
             vec![local, ("origin", "null")],
             vec![local, ("forwarded", "for=1.2.3.4")],
             vec![local, ("x-forwarded-for", "127.0.0.1")],
+            // What proxies add that do not say for whom: Envoy, nginx with a common snippet, caches.
+            vec![local, ("x-forwarded-proto", "http")],
+            vec![local, ("x-real-ip", "1.2.3.4")],
+            vec![local, ("via", "1.1 proxy")],
             vec![("host", "evil.example")],
             vec![("host", "localhost.evil.example:30000")],
             vec![("host", "127.0.0.1.evil.example")],

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use http::{HeaderMap, Uri, header};
+use http::{HeaderMap, HeaderName, Uri, header};
 use subtle::ConstantTimeEq;
 
 use crate::settings::Secret;
@@ -10,7 +10,8 @@ use crate::settings::Secret;
 /// Whether a request has the admin right: it shows the key, or it comes from this machine by itself.
 ///
 /// "By itself" keeps out what a browser on this machine was talked into (`Origin`), what a proxy on this machine
-/// passes on for somebody else (`Forwarded`, `X-Forwarded-For`), and names that were made to point here (`Host`).
+/// passes on for somebody else (`Forwarded`, `X-Forwarded-…` and their like), and names that were made to point here
+/// (`Host`).
 pub fn is_admin(key: Option<&Secret>, peer: SocketAddr, uri: &Uri, headers: &HeaderMap) -> bool {
     shows_key(key, headers)
         || (peer.ip().to_canonical().is_loopback() && is_direct(headers) && names_loopback(uri, headers))
@@ -31,9 +32,15 @@ fn bearer(value: &http::HeaderValue) -> Option<&[u8]> {
 }
 
 fn is_direct(headers: &HeaderMap) -> bool {
-    !headers.contains_key(header::ORIGIN)
-        && !headers.contains_key(header::FORWARDED)
-        && !headers.contains_key("x-forwarded-for")
+    !headers.contains_key(header::ORIGIN) && !headers.keys().any(is_of_a_proxy)
+}
+
+/// Whether a proxy adds such a header to what it passes on.
+fn is_of_a_proxy(name: &HeaderName) -> bool {
+    *name == header::FORWARDED
+        || *name == header::VIA
+        || name.as_str().starts_with("x-forwarded-")
+        || name.as_str() == "x-real-ip"
 }
 
 fn names_loopback(uri: &Uri, headers: &HeaderMap) -> bool {
@@ -74,7 +81,7 @@ mod tests {
 
     #[test]
     fn loopback_on_behalf_of_somebody_else_may_not() {
-        for header in ["origin", "forwarded", "x-forwarded-for"] {
+        for header in ["origin", "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-real-ip", "via"] {
             assert!(!admin(None, "127.0.0.1:5", &[("host", "localhost"), (header, "x")]), "{header}");
         }
         assert!(!admin(None, "127.0.0.1:5", &[("host", "evil.example:30000")]));
