@@ -188,6 +188,12 @@ class WithWorkers(unittest.TestCase):
         self.addCleanup(os.close, end)
         self.assertEqual(select.select([end], [], [], 30)[0], [end], "it has outlived its harness")
 
+    def test_lines_of_an_access_log_on_stdout_are_not_kept(self):
+        with Router(RouterConfig(extra_args=["--access-log", "json"]), self.workers) as router:
+            self.assertEqual(ask("POST", router.url, "/v1/chat/completions", CHAT).status, 200)
+        # All is read now that it has ended.
+        self.assertEqual([event for event in router._process._events.queue if event], [])
+
     def test_a_router_is_started_once(self):
         with Router(RouterConfig(), self.workers) as router:
             with self.assertRaises(RuntimeError):

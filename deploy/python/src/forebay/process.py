@@ -132,7 +132,8 @@ class Process:
     def _read_events(self, pipe: IO[bytes]) -> None:
         for line in pipe:
             event = _object(line)
-            if event:
+            # An access log may come this way, too: nobody takes its lines out again.
+            if "event" in event:
                 self._events.put(event)
         self._events.put(None)
 
