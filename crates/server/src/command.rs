@@ -198,6 +198,7 @@ fn one_line(error: &clap::Error) -> String {
             &context(ContextKind::InvalidSubcommand).unwrap_or_default(),
             &context(ContextKind::PriorArg).unwrap_or_default(),
         ),
+        ErrorKind::MissingRequiredArgument => format!("{argument}: it is not given; it is needed"),
         ErrorKind::InvalidValue => format!("{flag}: no value is given; one is needed"),
         ErrorKind::TooManyValues => format!("{flag}: it takes no value; none is allowed"),
         _ => {

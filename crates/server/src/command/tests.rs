@@ -84,6 +84,7 @@ fn what_clap_says_is_one_line_that_names_the_flag() {
         ("sim --config x", "--config: there is no such flag"),
         ("--threads -1", "--threads: -1 is not a number of threads from 1 to 1024"),
         ("sim --workers -1", "--workers: -1 is not a number of workers from 1 to 64"),
+        ("replay", "<FILE>: it is not given; it is needed"),
     ] {
         assert_eq!(refused(arguments), message, "{arguments}");
     }
