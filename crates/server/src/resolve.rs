@@ -216,10 +216,7 @@ pub fn settings(
             level: LOG_LEVEL.read("log-level", log_level, or.log.level)?,
             format: LOG_FORMAT.read("log-format", log_format, or.log.format)?,
         },
-        access_log: AccessLogSettings {
-            format: ACCESS_LOG.read("access-log", access_log, or.access_log.format)?,
-            file: LOG_FILE.read("access-log-file", access_log_file, or.access_log.file)?,
-        },
+        access_log: self::access_log(access_log, access_log_file, or.access_log)?,
         decision_log: decisions(decision_log, decision_log_buffer_size)?,
     })
 }
@@ -340,6 +337,23 @@ fn health(
         failure_threshold: PROBES.read("health-failure-threshold", failures, or.failure_threshold)?,
         success_threshold: PROBES.read("health-success-threshold", successes, or.success_threshold)?,
     })
+}
+
+/// Who names a file wants lines in it.
+fn access_log(
+    format: Option<Given>,
+    file: Option<Given>,
+    or: AccessLogSettings,
+) -> Result<AccessLogSettings, Rejected> {
+    let (is_said, given) = (format.is_some(), file.clone());
+    let read = AccessLogSettings {
+        format: ACCESS_LOG.read("access-log", format, or.format)?,
+        file: LOG_FILE.read("access-log-file", file, or.file)?,
+    };
+    match given.filter(|_| !is_said && read.file.is_some()) {
+        Some(given) => Err(given.reject("access-log-file", "needs --access-log text or json".to_owned())),
+        None => Ok(read),
+    }
 }
 
 fn decisions(file: Option<Given>, buffer: Option<Given>) -> Result<Option<DecisionLogSettings>, Rejected> {

@@ -118,6 +118,16 @@ fn the_spellings_of_vllm_router_are_understood() {
 }
 
 #[test]
+fn a_file_for_an_access_log_that_nobody_writes_is_refused() {
+    let file = "--access-log-file a.log";
+    assert_eq!(refused(file), "--access-log-file: needs --access-log text or json");
+    for said in ["--access-log json", "--access-log none"] {
+        assert!(served(&format!("{said} {file}")).access_log.file.is_some(), "{said}");
+    }
+    assert_eq!(served("--access-log-file -").access_log.format, None);
+}
+
+#[test]
 fn flags_win_over_the_file_and_the_file_over_defaults() {
     let settings = served(&format!("--config {} --port 7 --worker-urls http://flag:1", valid("full")));
     assert_eq!(settings.listen.port, 7);
