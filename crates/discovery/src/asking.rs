@@ -57,13 +57,14 @@ impl Asker {
         Self { dialer, timeout, authorization: api_key.map(|key| format!("Bearer {key}")) }
     }
 
-    /// Whether the worker answers its health endpoint with a success; `None` if it could not be asked, for a reason of
-    /// this process's own.
-    pub async fn is_well(&self, url: &WorkerUrl, endpoint: &str) -> Option<bool> {
+    /// Whether the worker answers its health endpoint with a success, and if not, what it does instead; `None` if it could
+    /// not be asked, for a reason of this process's own.
+    pub async fn is_well(&self, url: &WorkerUrl, endpoint: &str) -> Option<Result<(), String>> {
         match self.get(url, endpoint).await {
-            Ok((status, _)) => Some(status.is_success()),
+            Ok((status, _)) if status.is_success() => Some(Ok(())),
+            Ok((status, _)) => Some(Err(format!("{endpoint} answers {status}"))),
             Err(AskError::Failed(error)) if is_own_fault(&*error) => None,
-            Err(AskError::Failed(_) | AskError::Timeout) => Some(false),
+            Err(error) => Some(Err(error.to_string())),
         }
     }
 

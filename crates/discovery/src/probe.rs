@@ -24,6 +24,8 @@ struct Known {
     /// Whether it answers when it is asked whether it sleeps, and whether it is stopped.
     tells_sleep: bool,
     tells_stop: bool,
+    /// Why it was not well when that was logged last.
+    ill: Option<String>,
 }
 
 /// What a probe task works with.
@@ -52,6 +54,20 @@ pub struct Misfit {
     pub given: u32,
     /// What it has.
     pub found: u32,
+}
+
+impl Known {
+    /// Logs what has changed with a probe: why a worker is not ready is said once, not each time.
+    fn tell(&mut self, host: &Host, (was_up, up): (bool, bool), ill: Option<String>) {
+        let worker = host.url().as_str();
+        match (was_up, up, &ill) {
+            (false, true, _) => info!(worker, "worker is ready"),
+            (true, false, error) => warn!(worker, error, "worker left rotation: health probes fail"),
+            (false, false, Some(error)) if self.ill != ill => warn!(worker, error, "worker is not ready"),
+            _ => debug!(worker, error = ill, up, "probed"),
+        }
+        self.ill = ill;
+    }
 }
 
 impl Probe {
@@ -99,14 +115,15 @@ impl Probe {
         let due = known.described.is_none_or(|at| at.elapsed() >= self.settings.model_refresh);
         let asks_all = due || !was_up;
         let asked = host.news();
-        let (good, ..) = tokio::join!(
+        let (health, ..) = tokio::join!(
             asker.is_well(host.url(), &self.settings.health.endpoint),
             self.ask_rest(asker, host, (Rest::Asleep, asks_all, asked), &mut known.tells_sleep),
             self.ask_rest(asker, host, (Rest::Stopped, asks_all, asked), &mut known.tells_stop),
         );
-        let Some(good) = good else {
+        let Some(health) = health else {
             return warn!(worker = host.url().as_str(), "cannot probe: this process is out of resources");
         };
+        let good = health.is_ok();
         if good && self.settings.ranks_of(host.role()) != RankCount::default() {
             self.count_ranks(asker, host, known.described.is_none()).await;
         }
@@ -121,11 +138,7 @@ impl Probe {
             return;
         }
         let up = self.writer.probed(host, good);
-        match (was_up, up) {
-            (false, true) => info!(worker = host.url().as_str(), "worker is ready"),
-            (true, false) => warn!(worker = host.url().as_str(), "worker left rotation: health probes fail"),
-            _ => debug!(worker = host.url().as_str(), good, up, "probed"),
-        }
+        known.tell(host, (was_up, up), health.err());
     }
 
     /// Which ranks are there. Asked with each probe, since an elastic worker changes them while it serves.

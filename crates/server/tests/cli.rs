@@ -149,6 +149,19 @@ fn workers_that_do_not_come_are_exit_code_4() {
 }
 
 #[test]
+fn why_a_worker_is_not_ready_is_in_the_log() {
+    let arguments =
+        "--worker-urls http://127.0.0.1:1 --port 0 --admin-port 0 --worker-startup-timeout-secs 20";
+    let mut command = forebay(arguments);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = log.find(|line| line.contains("worker is not ready"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.unwrap().contains("Connection refused"));
+}
+
+#[test]
 fn a_signal_ends_it_with_exit_code_0() {
     for signal in ["-TERM", "-INT"] {
         let mut process = Running::start("--port 0 --admin-port 0");
