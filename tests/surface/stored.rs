@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use forebay_policy::PolicyKind;
+use forebay_sim::{Fault, FaultRule, Scope, When};
 use forebay_tests::client::request;
 use forebay_tests::raw::Raw;
 use forebay_tests::site::{by, settings, start};
@@ -127,5 +128,34 @@ fn a_worker_that_is_busy_does_not_hide_the_one_that_has_it_and_one_that_dies_is_
             assert_eq!(client.answer_to("DELETE").await.unwrap().status(), status);
         }
         until("no load", || site.in_flight(0) + site.in_flight(1) == 0).await;
+    });
+}
+
+#[test]
+fn a_response_whose_worker_is_away_is_not_told_to_be_unknown() {
+    run(async {
+        let site = Site::start(2, PolicyKind::RoundRobin).await;
+        let mut client = site.client().await;
+        let (id, owner) = stored(&mut client, "").await;
+        let path = format!("{PATH}/{id}");
+        let keeper = usize::from(owner == "w1");
+        let scope = Scope::Path(path.clone());
+        site.workers[keeper].add_fault(FaultRule {
+            fault: Fault::CloseBeforeHead,
+            when: When::Always,
+            scope,
+        });
+        assert_eq!(client.get(&path).await.header("x-forebay-failure"), "worker_died_before_headers");
+        site.workers[keeper].clear_faults();
+        site.workers[keeper].set_health(503);
+        site.wait_eligible(keeper, false).await;
+        let answer = client.get(&path).await;
+        assert_eq!((answer.status(), &*answer.header("x-forebay-failure")), (503, "router_pool_exhausted"));
+        site.workers[keeper].set_health(200);
+        site.wait_eligible(keeper, true).await;
+        assert_eq!(client.get(&path).await.status(), 200);
+        // Nobody waits for a worker that is off the list.
+        let gone = site.admin().await.ask("DELETE", &format!("/workers/{keeper}?force=true"), &[], b"").await;
+        assert_eq!((gone.status(), client.get(&path).await.status()), (200, 404));
     });
 }

@@ -197,7 +197,11 @@ impl Router {
             open_circuits: 0,
             unhealthy: world.wholes().iter().filter(|worker| !worker.is_well()).count() as u64,
         };
-        search.side_by_side(&others).await.or(told).unwrap_or_else(|| Err(none()))
+        // Who is known to have it and cannot be asked now is not overruled by those who have not.
+        let is_here = |number: &u32| world.hosts().iter().any(|host| host.number() == *number);
+        let keeper = first.is_empty().then_some(known).flatten().filter(is_here).map(|_| Err(none()));
+        let all = [search.side_by_side(&others).await, told, keeper];
+        all.into_iter().flatten().min_by_key(rank_of).unwrap_or_else(|| Err(none()))
     }
 }
 
