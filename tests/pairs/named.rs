@@ -1,5 +1,7 @@
 //! P2P NCCL: workers that announce themselves, and legs whose request id names both.
 
+use std::time::Duration;
+
 use forebay_pd::Connector;
 use forebay_sim::{Fault, Stage, expected_text};
 use forebay_tests::announcing::{Announced, Beats};
@@ -162,6 +164,31 @@ fn announced_workers_are_on_every_page() {
         let urls =
             workers["workers"].as_array().unwrap().iter().map(|worker| worker["url"].as_str().unwrap());
         assert!(urls.eq(setting.site.workers.iter().map(|worker| worker.url())), "{workers}");
+    });
+}
+
+#[test]
+fn it_is_ready_without_prefill_workers_only_where_decode_workers_answer_alone() {
+    run(async {
+        for connector in [Connector::Nccl, Connector::Nixl] {
+            let quick = |settings: &mut forebay::settings::Settings| {
+                settings.health.failure_threshold = 1;
+                settings.health.interval = Duration::from_millis(100);
+            };
+            let setting = ONE_EACH.by(connector).start_with(|_| (), quick).await;
+            let mut client = setting.site.client().await;
+            assert_eq!(client.get("/readiness").await.status(), 200);
+            setting.prefill(0).set_health(500);
+            setting.site.wait_eligible(0, false).await;
+            let ready = client.get("/readiness").await;
+            let answer = client.post("/v1/completions", completion("x", 2, false)).await;
+            let status = if connector.decodes_alone() { 200 } else { 503 };
+            assert_eq!((ready.status(), answer.status()), (status, status), "{}", ready.text());
+            if status == 503 {
+                let why = "no prefill worker can be chosen: nobody would answer without";
+                assert_eq!(ready.json()["reason"], why);
+            }
+        }
     });
 }
 

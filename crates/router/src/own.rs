@@ -18,11 +18,20 @@ use crate::record::Record;
 use crate::relay::ResponseBody;
 use crate::route::Page;
 
+/// What the readiness page depends on beside the workers.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    /// The process is about to end.
+    pub draining: bool,
+    /// Nobody answers what no prefill worker has prefilled.
+    pub needs_prefill: bool,
+}
+
 /// Answers a page.
-pub(crate) fn answer(page: Page, world: &World, aliases: &Aliases, draining: bool) -> Response<ResponseBody> {
+pub(crate) fn answer(page: Page, world: &World, aliases: &Aliases, terms: Terms) -> Response<ResponseBody> {
     match page {
         Page::Alive => page_of(StatusCode::OK, &Alive { status: "ok", total_workers: world.workers().len() }),
-        Page::Ready => readiness(world, clock::now_ms(), draining),
+        Page::Ready => readiness(world, clock::now_ms(), terms),
         Page::Models => page_of(StatusCode::OK, &models(world, aliases)),
         Page::Version => page_of(StatusCode::OK, &version(world)),
         Page::Options(methods) => options(methods),
@@ -73,8 +82,8 @@ struct Ready {
 }
 
 /// Ready means that a worker that answers clients could be chosen now: one that is healthy, or if there is none, one that is
-/// paused.
-fn readiness(world: &World, now_ms: u64, draining: bool) -> Response<ResponseBody> {
+/// paused; and such a prefill worker, where nobody answers without.
+fn readiness(world: &World, now_ms: u64, terms: Terms) -> Response<ResponseBody> {
     let (workers, count) = (world.workers(), |is: &dyn Fn(&Worker) -> bool| {
         world.workers().iter().filter(|worker| is(worker)).count()
     });
@@ -83,10 +92,14 @@ fn readiness(world: &World, now_ms: u64, draining: bool) -> Response<ResponseBod
     // Asked after that: a pause that has just come to its end is none.
     let paused_workers = count(&Worker::is_only_paused);
     let paused = count(&|worker| worker.is_only_paused() && answers(worker));
+    let prefilling = count(&|worker| !answers(worker) && (worker.admits(now_ms) || worker.is_only_paused()));
     let (is_ready, reason) = match (healthy, paused) {
-        _ if draining => (false, Some("the router is about to end")),
+        _ if terms.draining => (false, Some("the router is about to end")),
         (0, 0) if healthy_workers > 0 => (false, Some("no decode worker can be chosen: nobody would answer")),
         (0, 0) => (false, Some(why_nobody(workers))),
+        _ if terms.needs_prefill && prefilling == 0 => {
+            (false, Some("no prefill worker can be chosen: nobody would answer without"))
+        }
         (0, _) => {
             (true, Some("no worker is healthy but those that are paused: requests go to them all the same"))
         }

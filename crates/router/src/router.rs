@@ -177,13 +177,22 @@ impl Router {
                 page,
                 &self.reader.world(),
                 &self.settings.aliases,
-                self.draining.load(Ordering::Relaxed),
+                self.terms(),
             ))),
             Class::Refused(Refusal::Method(allowed)) => call.answered(Err(Failure::Method(allowed))),
             Class::Refused(Refusal::NotFound) | Class::Admin { .. } => call.answered(Err(Failure::NotFound)),
         };
         response.headers_mut().insert(REQUEST_ID, id);
         response
+    }
+
+    /// What makes it ready, beside its workers.
+    fn terms(&self) -> own::Terms {
+        let needs_prefill = |pairs: &Pairs| !pairs.settings.connector.decodes_alone();
+        own::Terms {
+            draining: self.draining.load(Ordering::Relaxed),
+            needs_prefill: self.pairs.as_ref().is_some_and(needs_prefill),
+        }
     }
 
     /// One request to one worker, or to a pair of them.
