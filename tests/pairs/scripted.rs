@@ -190,3 +190,24 @@ fn what_may_be_written_in_part_is_read_by_nobody_if_there_is_another_decode_work
         assert_ne!(receiver(&leg, 2..4), receiver(&first, 2..4));
     });
 }
+
+#[test]
+fn blocks_that_were_ordered_of_who_tells_no_first_token_are_read_by_nobody_if_there_is_another_decode_worker()
+{
+    run(async {
+        let (mut prefill, mut decodes) = (Raw::start().await, [Raw::start().await, Raw::start().await]);
+        let urls = [prefill.url(), decodes[0].url(), decodes[1].url()];
+        let site = in_front_of_all(Shape { decodes: 2, ..ONE_EACH }, urls, Duration::from_secs(30)).await;
+        for untold in [r#"{"first_tok":7}"#, r#""length""#] {
+            let mut client = site.client().await;
+            let body = r#"{"model":"tiny","prompt":"x","max_tokens":3}"#;
+            client.send(&forebay_tests::request("POST", "/v1/completions", &[], body.as_bytes())).await;
+            answer(&mut prefill.next().await, TOKENS).await;
+            let leg = answer(&mut prefill.next().await, &prefilled(" a").replace(untold, "null")).await;
+            let other = &mut decodes[2 - receiver(&leg, 1..3)];
+            assert_eq!(answer(&mut other.next().await, r#"{"choices":[]}"#).await, body);
+            assert_eq!(client.answer().await.unwrap().status(), 200);
+        }
+        assert_eq!(site.metric("forebay_pd_recomputes_total", &["no_hand_over"]).await, 2);
+    });
+}

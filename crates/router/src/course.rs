@@ -68,6 +68,8 @@ impl Course<'_> {
                 self.prefilled = Some(Instant::now());
                 self.prompt_tokens = prefilled.prompt_tokens;
                 self.correction.cached_tokens = prefilled.cached_tokens;
+                // Nobody will wait for what it may write all the same.
+                self.is_half_written |= prefilled.hand_over.is_none() && self.has_ordered();
                 if let Some(doubted) = self.doubted.take() {
                     doubted.ended();
                 }
