@@ -173,6 +173,27 @@ fn each_leg_is_a_completion_of_ids_and_the_prompt_is_tokenised_once() {
 }
 
 #[test]
+fn a_worker_that_asks_for_patience_when_it_is_to_make_ids_gets_it() {
+    run(async {
+        let setting = Shape { prefills: 2, decodes: 1, connector: Connector::Lmcache }.start().await;
+        let mut client = setting.site.client().await;
+        setting.prefill(0).add_fault(FaultRule {
+            fault: Fault::TryLater(60),
+            when: When::Next(1),
+            scope: Scope::Path("/tokenize".to_owned()),
+        });
+        for i in 0..8 {
+            let answer = client.post(COMPLETIONS, completion(&format!("p{i}"), 4, false)).await;
+            assert_eq!(answer.status(), 200, "{}", answer.text());
+        }
+        let asked = [0, 1].map(|i| setting.prefill(i).requests_to("/tokenize").len());
+        assert_eq!(asked, [1, 8], "it is left alone");
+        setting.site.quiet().await;
+        setting.no_violation();
+    });
+}
+
+#[test]
 fn requests_for_which_the_first_token_would_not_be_right_go_to_a_decode_worker() {
     run(async {
         let setting = shape().start().await;

@@ -211,3 +211,32 @@ fn blocks_that_were_ordered_of_who_tells_no_first_token_are_read_by_nobody_if_th
         assert_eq!(site.metric("forebay_pd_recomputes_total", &["no_hand_over"]).await, 2);
     });
 }
+
+#[test]
+fn a_worker_that_breaks_off_its_ids_or_has_none_is_charged_for_it() {
+    run(async {
+        let (mut prefill, mut decode) = (Raw::start().await, Raw::start().await);
+        let urls = [prefill.url(), decode.url()];
+        let mut settings = ONE_EACH.by(Connector::Lmcache).settings(urls.into_iter());
+        settings.breaker.failure_threshold = 2;
+        settings.router.pairs.as_mut().unwrap().allow_version_skew = true;
+        let site = Site { app: site::start(&settings).await, workers: Vec::new() };
+        for breaks_off in [false, true] {
+            let mut client = site.client().await;
+            let body = r#"{"model":"tiny","prompt":"x","max_tokens":3}"#;
+            client.send(&forebay_tests::request("POST", "/v1/completions", &[], body.as_bytes())).await;
+            let mut asked = prefill.next().await;
+            match breaks_off {
+                false => drop(answer(&mut asked, r#"{"count":1}"#).await),
+                true => {
+                    asked.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"tokens\":[").await;
+                    drop(asked);
+                }
+            }
+            answer(&mut decode.next().await, r#"{"choices":[]}"#).await;
+            assert_eq!(client.answer().await.unwrap().status(), 200);
+        }
+        let opened = site.metric("forebay_breaker_transitions_total", &["to=\"open\""]).await;
+        assert_eq!(opened, 1);
+    });
+}

@@ -13,13 +13,16 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 
 use crate::attempt::Attempt;
 use crate::classify::Asked;
+use crate::clock;
 use crate::course::{Course, Legs, lost};
 use crate::failure::Failure;
+use crate::forward::heed_pause;
 use crate::forwarded::{Forwarded, Progress};
 use crate::leg::Leg;
 use crate::outcome::{Outcome, Verdict};
 use crate::pair::Pair;
 use crate::prefill::{PrefillEnd, bad, failed};
+use crate::retry::Again;
 use crate::upstream::{Answer, Upstream};
 
 /// Longest answer of `/tokenize` that is read, in bytes.
@@ -186,18 +189,19 @@ impl<'a> Pair<'a> {
             Err(error) => return Err(Box::new(failed(error, selected.guard))),
         };
         if let Some(failure) = bad(answer.status) {
+            heed_pause(Again::of(answer.status), &answer, selected.guard.worker());
             let whole = Outcome::of_status(answer.status).verdict();
             let leg = Leg::new(selected.guard, whole, self.forward.now_ms);
             return Err(Box::new(PrefillEnd::Answered(failure, Box::new(Forwarded::of_leg(answer, leg)))));
         }
-        let (failure, guard) = match answer.body.collect(TOKENS_LIMIT).await {
+        let failure = match answer.body.collect(TOKENS_LIMIT).await {
             Ok(content) => match Tokens::read(&content.into()) {
                 Some(tokens) => return Ok((tokens, selected)),
-                None => (Failure::InvalidResponse("no tokens".to_owned()), selected.guard),
+                None => Failure::InvalidResponse("no tokens".to_owned()),
             },
-            Err(_) => (Failure::WorkerDied, selected.guard),
+            Err(_) => Failure::WorkerDied,
         };
-        drop(guard);
+        selected.guard.failed(clock::now_ms());
         Err(Box::new(PrefillEnd::Failed { kind: LegFailure::Broken, failure, by_age: false }))
     }
 
