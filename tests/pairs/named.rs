@@ -227,6 +227,10 @@ fn bad_announcements_are_counted_and_harm_nobody() {
         let outside = Announced::of("D", "http://8.8.8.8:80", "127.0.0.1:1");
         send(&setting, &[outside.opening(), outside.message()].concat()).await;
         assert_eq!(announcements(&setting, "refused").await, 1);
+        let elsewhere = Announced::of("D", "http://127.0.0.1:1", &format!("127.0.0.1:{}", kv_port(1)));
+        send(&setting, &[elsewhere.opening(), elsewhere.message()].concat()).await;
+        assert_eq!(announcements(&setting, "address_taken").await, 1);
+        assert_eq!(setting.site.app.reader().world().hosts().len(), 2);
         let other = Announced::of("D", &setting.prefill(0).url(), "127.0.0.1:1");
         send(&setting, &[opening, b"\x00\x01\xc1".to_vec(), other.message()].concat()).await;
         assert_eq!(announcements(&setting, "malformed").await, 5);

@@ -28,6 +28,8 @@ pub(crate) enum Heard {
     TooMany,
     /// Its URL is on the list in another role, by somebody else's word.
     OtherRole,
+    /// The worker with this URL, who is there, is reached by others at the same address.
+    Taken(WorkerUrl),
 }
 
 /// The workers that announce themselves.
@@ -39,6 +41,7 @@ pub(crate) struct Announced {
 
 struct Known {
     host: Arc<Host>,
+    kv_address: String,
     heard: Instant,
     state: State,
 }
@@ -62,6 +65,9 @@ impl Announced {
 
     /// One announcement.
     pub(crate) fn heard(&mut self, said: Announcement, now: Instant) -> Heard {
+        if let Some(other) = self.holder_of(&said) {
+            return Heard::Taken(other);
+        }
         let is_full = self.known.len() >= MOST;
         let Entry::Occupied(mut known) = self.known.entry(said.url.clone()) else {
             return if is_full { Heard::TooMany } else { self.first(said, now) };
@@ -98,25 +104,35 @@ impl Announced {
             it.state = State::Serves;
         }
         self.writer.reached_at(&it.host, &said.kv_address);
+        it.kv_address = said.kv_address;
         Heard::Known
+    }
+
+    /// Who else is reached at the address, and was heard of late: blocks for one of them would go to the other.
+    fn holder_of(&self, said: &Announcement) -> Option<WorkerUrl> {
+        let is_held = |it: &Known| it.state != State::Leaves && it.kv_address == said.kv_address;
+        if self.known.get(&said.url).is_some_and(is_held) {
+            return None;
+        }
+        let mut others = self.known.iter().filter(|(url, it)| **url != said.url && is_held(it));
+        others.next().map(|(url, _)| url.clone())
     }
 
     /// The first one of a worker.
     fn first(&mut self, said: Announcement, now: Instant) -> Heard {
         let Announcement { url, role, kv_address } = said;
         let there = self.reader.world().hosts().iter().find(|host| *host.url() == url).cloned();
-        let is_there = there.is_some();
-        if there.is_some_and(|host| !is_same(host.role(), role)) {
+        if there.as_ref().is_some_and(|host| !is_same(host.role(), role)) {
             return Heard::OtherRole;
         }
         let host = self.writer.add_announced(url.clone(), role, &kv_address);
-        let state = if is_there { State::Others } else { State::Serves };
-        self.known.insert(url, Known { host: Arc::clone(&host), heard: now, state });
-        if is_there {
-            return Heard::Known;
+        let is_there = there.is_some();
+        if !is_there {
+            info!(worker = url.as_str(), role = role.as_str(), kv_address, "worker has announced itself");
         }
-        info!(worker = host.url().as_str(), role = role.as_str(), kv_address, "worker has announced itself");
-        Heard::New(host)
+        let state = if is_there { State::Others } else { State::Serves };
+        self.known.insert(url, Known { host: Arc::clone(&host), kv_address, heard: now, state });
+        if is_there { Heard::Known } else { Heard::New(host) }
     }
 
     /// Those that were silent for too long leave: no request is given to them, and what is under way there ends.

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct AnnouncementMetrics {
     heard: IntCounter,
-    unheard: [IntCounter; 4],
+    unheard: [IntCounter; 5],
 }
 
 impl AnnouncementMetrics {
@@ -42,7 +42,8 @@ impl AnnouncementMetrics {
         )?;
         registry.register(Box::new(family.clone()))?;
         let of = |result| family.with_label_values(&[result]);
-        Ok(Self { heard: of("heard"), unheard: ["malformed", "refused", "too_many", "other_role"].map(of) })
+        let unheard = ["malformed", "refused", "too_many", "other_role", "address_taken"].map(of);
+        Ok(Self { heard: of("heard"), unheard })
     }
 }
 
@@ -88,9 +89,14 @@ impl Listener for Announcements {
         match heard {
             Heard::Known => {}
             Heard::New(host) => drop(self.watcher.watch(host.url().clone(), host.role())),
-            Heard::TooMany => return Err((Unheard::TooMany, "there are too many workers".to_owned())),
+            Heard::TooMany => {
+                return Err((Unheard::TooMany, "there are too many workers".to_owned()));
+            }
             Heard::OtherRole => {
                 return Err((Unheard::Unfitting, "its URL is on the list in another role".to_owned()));
+            }
+            Heard::Taken(other) => {
+                return Err((Unheard::Taken, format!("its zmq_address is that of {other}, which is there")));
             }
         }
         self.metrics.heard.inc();

@@ -31,6 +31,8 @@ pub(crate) enum Unheard {
     TooMany,
     /// It does not fit what is known.
     Unfitting,
+    /// It names what is another's.
+    Taken,
 }
 
 /// Who listens.

@@ -23,7 +23,7 @@ const DEPTH: usize = 16;
 #[derive(Clone)]
 pub struct ReadinessMetrics {
     heard: [IntCounter; 3],
-    unheard: [IntCounter; 4],
+    unheard: [IntCounter; 5],
 }
 
 impl ReadinessMetrics {
@@ -43,7 +43,7 @@ impl ReadinessMetrics {
         let of = |result| family.with_label_values(&[result]);
         Ok(Self {
             heard: ["counted", "repeated", "unknown"].map(of),
-            unheard: ["malformed", "refused", "too_many", "unfitting"].map(of),
+            unheard: ["malformed", "refused", "too_many", "unfitting", "taken"].map(of),
         })
     }
 }

@@ -26,7 +26,7 @@ impl Scene {
     }
 
     fn says(&mut self, port: u16, role: Role, secs: f64) -> Heard {
-        self.says_with(port, role, "127.0.0.1:1", secs)
+        self.says_with(port, role, &format!("127.0.0.1:{}", port ^ 1 << 15), secs)
     }
 
     fn says_with(&mut self, port: u16, role: Role, kv_address: &str, secs: f64) -> Heard {
@@ -147,4 +147,41 @@ async fn there_are_never_more_than_the_bound() {
     scene.pass(11.0);
     assert_eq!((scene.ports().len(), scene.announced.count()), (0, 0));
     assert!(is_new(&scene.says(9, Role::Decode, 12.0)));
+}
+
+#[tokio::test]
+async fn blocks_of_one_worker_go_to_no_other_who_says_that_it_is_reached_there() {
+    let mut scene = Scene::new();
+    assert!(is_new(&scene.says_with(8000, Role::Decode, "127.0.0.1:5", 0.0)));
+    let first = "http://127.0.0.1:8000".parse().unwrap();
+    let is_refused = |heard: &Heard| matches!(heard, Heard::Taken(other) if *other == first);
+    assert!(is_refused(&scene.says_with(8001, Role::Decode, "127.0.0.1:5", 1.0)));
+    assert!(is_refused(&scene.says_with(8001, PREFILL, "127.0.0.1:5", 1.0)));
+    assert!(is_new(&scene.says_with(8001, Role::Decode, "127.0.0.1:6", 2.0)));
+    assert!(is_refused(&scene.says_with(8001, Role::Decode, "127.0.0.1:5", 3.0)), "nor does it move there");
+    scene.pass(10.5);
+    assert_eq!(scene.ports(), [8001], "the first has gone, so that its address is free");
+    assert!(matches!(scene.says_with(8001, Role::Decode, "127.0.0.1:5", 11.0), Heard::Known));
+    let second = scene.reader.world().hosts()[0].kv_address();
+    assert_eq!(second.as_deref().map(String::as_str), Some("127.0.0.1:5"));
+    assert!(matches!(scene.says_with(8000, Role::Decode, "127.0.0.1:5", 12.0), Heard::Taken(_)));
+}
+
+#[tokio::test]
+async fn one_that_leaves_keeps_its_address_from_nobody_and_returns_only_while_that_is_free() {
+    let mut scene = Scene::new();
+    let Heard::New(leaving) = scene.says_with(8000, Role::Decode, "127.0.0.1:5", 0.0) else {
+        panic!("not new")
+    };
+    let guard = leaving.workers()[0].hold();
+    scene.pass(10.5);
+    assert!(
+        is_new(&scene.says_with(8001, Role::Decode, "127.0.0.1:5", 11.0)),
+        "it is the same one, elsewhere"
+    );
+    assert!(matches!(scene.says_with(8000, Role::Decode, "127.0.0.1:5", 11.5), Heard::Taken(_)));
+    assert!(leaving.blocked_by(Blocker::Draining));
+    drop(guard);
+    scene.pass(12.0);
+    assert_eq!(scene.ports(), [8001]);
 }
