@@ -126,7 +126,12 @@ impl Announced {
             return Heard::OtherRole;
         }
         let host = self.writer.add_announced(url.clone(), role, &kv_address);
-        let is_there = there.is_some();
+        if host.blocked_by(Blocker::Removed) {
+            // It is taken off the list just now. Its next word counts.
+            return Heard::Known;
+        }
+        // Who was there a moment ago may have gone.
+        let is_there = there.is_some_and(|there| Arc::ptr_eq(&there, &host));
         if !is_there {
             info!(worker = url.as_str(), role = role.as_str(), kv_address, "worker has announced itself");
         }

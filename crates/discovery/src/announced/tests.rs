@@ -185,3 +185,28 @@ async fn one_that_leaves_keeps_its_address_from_nobody_and_returns_only_while_th
     scene.pass(12.0);
     assert_eq!(scene.ports(), [8001]);
 }
+
+#[tokio::test]
+async fn one_that_returns_while_it_is_taken_off_the_list_is_heard_of_again() {
+    let mut scene = Scene::new();
+    let mut last = None;
+    // Many, so that the last one stays on the list for a while after it was said that it goes.
+    for port in 8000..8300 {
+        let Heard::New(host) = scene.says(port, Role::Decode, 0.0) else { panic!("not new") };
+        last = Some(host);
+    }
+    let (silent, last, writer) = (scene.at(11.0), last.unwrap(), scene.writer.clone());
+    scene.announced.pass(silent);
+    let removing = std::thread::spawn(move || writer.remove_drained());
+    while !last.blocked_by(Blocker::Removed) {
+        std::hint::spin_loop();
+    }
+    let at_once = scene.says(8299, Role::Decode, 11.0);
+    removing.join().unwrap();
+    let next = scene.says(8299, Role::Decode, 14.0);
+    assert!(is_new(&at_once) != is_new(&next), "somebody has to probe it: {at_once:?}, {next:?}");
+    assert_eq!(scene.ports(), [8299]);
+    scene.says(8299, Role::Decode, 17.0);
+    scene.pass(26.0);
+    assert_eq!(scene.ports(), [8299], "it is listened to");
+}
