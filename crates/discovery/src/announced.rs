@@ -17,6 +17,10 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// Most workers that are known by their word at a time.
 pub(crate) const MOST: usize = 1024;
 
+/// Most URLs in all. None is forgotten, so that a worker that comes back is the one that it was: nobody may go on naming new
+/// ones for ever.
+const REMEMBERED: usize = 1 << 16;
+
 /// What an announcement changes.
 #[derive(Debug)]
 pub(crate) enum Heard {
@@ -37,6 +41,7 @@ pub(crate) struct Announced {
     reader: Reader,
     writer: Writer,
     known: HashMap<WorkerUrl, Known>,
+    remembered: usize,
 }
 
 struct Known {
@@ -60,7 +65,7 @@ enum State {
 
 impl Announced {
     pub(crate) fn new(reader: Reader, writer: Writer) -> Self {
-        Self { reader, writer, known: HashMap::new() }
+        Self { reader, writer, known: HashMap::new(), remembered: REMEMBERED }
     }
 
     /// One announcement.
@@ -124,6 +129,9 @@ impl Announced {
         let there = self.reader.world().hosts().iter().find(|host| *host.url() == url).cloned();
         if there.as_ref().is_some_and(|host| !is_same(host.role(), role)) {
             return Heard::OtherRole;
+        }
+        if !self.writer.has_room_for(&url, self.remembered) {
+            return Heard::TooMany;
         }
         let host = self.writer.add_announced(url.clone(), role, &kv_address);
         if host.blocked_by(Blocker::Removed) {

@@ -90,7 +90,10 @@ impl Listener for Announcements {
             Heard::Known => {}
             Heard::New(host) => drop(self.watcher.watch(host.url().clone(), host.role())),
             Heard::TooMany => {
-                return Err((Unheard::TooMany, "there are too many workers".to_owned()));
+                return Err((
+                    Unheard::TooMany,
+                    "there are too many workers, or were since the start".to_owned(),
+                ));
             }
             Heard::OtherRole => {
                 return Err((Unheard::Unfitting, "its URL is on the list in another role".to_owned()));

@@ -97,6 +97,12 @@ impl Writer {
         host
     }
 
+    /// Whether a URL was registered before, or fewer than so many others were. What is registered once keeps its number.
+    pub fn has_room_for(&self, url: &WorkerUrl, most: usize) -> bool {
+        let state = self.state();
+        state.urls.len() < most || state.urls.contains(url)
+    }
+
     /// It says where other workers reach it.
     pub fn reached_at(&self, host: &Host, kv_address: &str) {
         host.reached_at(kv_address);

@@ -37,7 +37,7 @@ pub(crate) struct State {
     /// In order of their numbers.
     members: Vec<Member>,
     /// Every URL ever registered, by number, and every identity, by slot: what returns gets its old one.
-    urls: Vec<WorkerUrl>,
+    pub(crate) urls: Vec<WorkerUrl>,
     slots: Vec<(u32, Option<u32>)>,
     /// Number of each model name ever served.
     labels: HashMap<Arc<str>, u32>,

@@ -187,6 +187,19 @@ async fn one_that_leaves_keeps_its_address_from_nobody_and_returns_only_while_th
 }
 
 #[tokio::test]
+async fn nobody_goes_on_naming_new_ones_for_ever_and_who_was_there_comes_back() {
+    let mut scene = Scene::new();
+    scene.announced.remembered = 3;
+    for port in [8000, 8001, 8002] {
+        assert!(is_new(&scene.says(port, Role::Decode, 0.0)));
+    }
+    scene.pass(11.0);
+    assert!(matches!(scene.says(8003, Role::Decode, 12.0), Heard::TooMany));
+    assert!(is_new(&scene.says(8001, Role::Decode, 12.0)));
+    assert_eq!((scene.ports(), scene.reader.world().hosts()[0].number()), (vec![8001], 1));
+}
+
+#[tokio::test]
 async fn one_that_returns_while_it_is_taken_off_the_list_is_heard_of_again() {
     let mut scene = Scene::new();
     let mut last = None;
