@@ -19,6 +19,10 @@ const RENDERED: [Change<'static>; 5] = [
     Change::Cut("chat_template"),
 ];
 
+/// By this the decode worker's seed differs from the client's. With the same one it would draw its first token, which is the
+/// second of the answer, by the very numbers that the prefill worker drew the first one by, and say the same again and again.
+const OF_DECODE: i64 = 0x5eed_de00;
+
 impl Wish {
     /// The body of the prefill leg under this id: one token, not streamed, and the order to write the blocks.
     ///
@@ -60,6 +64,9 @@ impl Wish {
         ];
         if self.min_tokens > 0 {
             changes.push(Change::Replace("min_tokens", (self.min_tokens - 1).to_string().into()));
+        }
+        if let Some(seed) = self.seed {
+            changes.push(Change::Replace("seed", (seed ^ OF_DECODE).to_string().into()));
         }
         changes.extend_from_slice(&RENDERED);
         changed(body, &changes)

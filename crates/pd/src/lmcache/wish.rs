@@ -21,6 +21,8 @@ pub struct Wish {
     /// Tokens at most; `None` is as many as there is room for.
     max_tokens: Option<u64>,
     pub(crate) min_tokens: u64,
+    /// What draws begin with. An engine takes -1 for none.
+    pub(crate) seed: Option<i64>,
     pub(crate) streamed: bool,
     pub(crate) include_usage: bool,
     /// The prompt, if it came as ids.
@@ -37,6 +39,7 @@ enum Kind {
     MaxTokens,
     MaxCompletionTokens,
     MinTokens,
+    Seed,
     Stream,
     StreamOptions,
     Prompt,
@@ -55,7 +58,6 @@ fn kind(name: &[u8], endpoint: Endpoint) -> Kind {
         | b"top_p"
         | b"top_k"
         | b"min_p"
-        | b"seed"
         | b"user"
         | b"ignore_eos"
         | b"stop_token_ids"
@@ -84,6 +86,7 @@ fn kind(name: &[u8], endpoint: Endpoint) -> Kind {
         b"max_tokens" => Kind::MaxTokens,
         b"max_completion_tokens" if is_chat => Kind::MaxCompletionTokens,
         b"min_tokens" => Kind::MinTokens,
+        b"seed" => Kind::Seed,
         b"stream" => Kind::Stream,
         b"stream_options" => Kind::StreamOptions,
         b"prompt" if !is_chat => Kind::Prompt,
@@ -126,8 +129,8 @@ impl Wish {
             }
             _ => return Err(Bypass::Options),
         };
-        let Found { min_tokens, streamed, include_usage, .. } = found;
-        Ok(Self { endpoint, max_tokens, min_tokens, streamed, include_usage, ids })
+        let Found { min_tokens, seed, streamed, include_usage, .. } = found;
+        Ok(Self { endpoint, max_tokens, min_tokens, seed, streamed, include_usage, ids })
     }
 
     /// The API of the request.
@@ -188,6 +191,7 @@ struct Found {
     wants_all: bool,
     max_completion_tokens: Option<u64>,
     min_tokens: u64,
+    seed: Option<i64>,
     streamed: bool,
     include_usage: bool,
     has_prompt: bool,
@@ -223,6 +227,11 @@ impl Found {
             Kind::MaxCompletionTokens if is_null => self.max_completion_tokens = None,
             Kind::MaxCompletionTokens => self.max_completion_tokens = Some(at_least_one()?),
             Kind::MinTokens => self.min_tokens = if is_null { 0 } else { count()? },
+            // One that is no number is for the workers to refuse.
+            Kind::Seed => {
+                let seed = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                self.seed = seed.filter(|seed| *seed != -1);
+            }
             Kind::Stream if is_unsaid || &value[..] == b"true" => self.streamed = !is_unsaid,
             Kind::Stream => return Err(Bypass::Options),
             Kind::StreamOptions => self.include_usage = stream_options(body, at)?,
