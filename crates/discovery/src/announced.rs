@@ -155,7 +155,9 @@ impl Announced {
             let is_silent = now.saturating_duration_since(it.heard) > SILENCE;
             match it.state {
                 // Somebody else drains it, and takes that back or not.
-                State::Serves if is_silent && it.host.blocked_by(Blocker::Draining) => false,
+                State::Serves if is_silent && it.host.blocked_by(Blocker::Draining) => {
+                    !it.host.blocked_by(Blocker::Removed)
+                }
                 State::Serves if is_silent => {
                     warn!(worker = url.as_str(), "worker does not announce itself any more: it leaves");
                     writer.drain(&it.host);

@@ -114,6 +114,22 @@ async fn a_silence_while_an_operator_drains_a_worker_does_not_end_the_drain() {
 }
 
 #[tokio::test]
+async fn one_that_an_operator_keeps_after_all_still_leaves_by_its_own_silence() {
+    let mut scene = Scene::new();
+    let Heard::New(host) = scene.says(8000, Role::Decode, 0.0) else { panic!("not new") };
+    let guard = host.workers()[0].hold();
+    scene.writer.drain(&host);
+    scene.pass(11.0);
+    scene.says(8000, Role::Decode, 11.5);
+    assert!(scene.writer.undrain(&host));
+    drop(guard);
+    scene.pass(21.0);
+    assert_eq!((scene.ports(), host.blocked_by(Blocker::Draining)), (vec![8000], false));
+    scene.pass(22.0);
+    assert_eq!((scene.ports(), scene.announced.count()), (vec![], 0));
+}
+
+#[tokio::test]
 async fn one_that_was_given_is_not_removed_and_tells_where_it_is_reached() {
     let mut scene = Scene::new();
     let host = scene.writer.add_as("http://127.0.0.1:8000".parse().unwrap(), Role::Decode);
