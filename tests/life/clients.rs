@@ -1,5 +1,7 @@
 //! Clients that leave, connections that die of age, and the end of the application.
 
+use std::io::{Read, Write};
+
 use forebay_policy::PolicyKind;
 use forebay_sim::{Fault, Stage};
 use forebay_tests::scripted::{Scripted, Then};
@@ -184,6 +186,28 @@ fn an_idle_connection_that_the_worker_closed_is_not_used() {
         }
         assert_eq!(client.post("/v1/completions", WHOLE).await.status(), 200);
         assert_eq!(site.workers[0].requests_to("/v1/completions").len(), 5);
+    });
+}
+
+#[test]
+fn who_has_connected_before_a_shutdown_is_answered() {
+    run(async {
+        let Site { workers, app } = Site::start(1, PolicyKind::RoundRobin).await;
+        let addr = app.url().trim_start_matches("http://").to_owned();
+        // More than are taken in while they come.
+        let ask = |_| {
+            let mut stream = std::net::TcpStream::connect(&addr).unwrap();
+            stream.write_all(b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n").unwrap();
+            stream
+        };
+        let clients: Vec<_> = (0..300).map(ask).collect();
+        app.shutdown().await;
+        for mut client in clients {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+        }
+        drop(workers);
     });
 }
 

@@ -335,7 +335,8 @@ async fn accept_data(listener: TcpListener, threads: &Arc<Vec<DataThread>>, drai
     accept(listener, drain, each).await;
 }
 
-/// Accepts until told to stop. Being out of descriptors is a state that passes: it waits and goes on.
+/// Accepts until told to stop, and then those who had come by then. Being out of descriptors is a state that passes: it waits
+/// and goes on.
 async fn accept(
     listener: TcpListener,
     drain: &CancellationToken,
@@ -348,7 +349,7 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = drain.cancelled() => return,
+            () = drain.cancelled() => break,
         };
         match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
             Ok((stream, peer)) => each(stream, peer).await,
@@ -358,6 +359,11 @@ async fn accept(
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+    // Whom the kernel has let in already.
+    let Ok(listener) = listener.into_std() else { return };
+    while let Ok((stream, peer)) = listener.accept() {
+        each(stream, peer).await;
     }
 }
 

@@ -85,32 +85,36 @@ async fn serve(
     let tasks = TaskTracker::new();
     let drain = Arc::new(Drain::default());
     let mut every_second = tokio::time::interval(Duration::from_secs(1));
-    loop {
-        tokio::select! {
-            accepted = incoming.recv() => match accepted {
-                Some((stream, peer)) => {
-                    let counted = Counted(Arc::clone(&open));
-                    let (door, drain) = (Arc::clone(&door), Arc::clone(&drain));
-                    tasks.spawn(async move {
-                        connection(stream, peer, &door, &drain).await;
-                        drop(counted);
-                    });
-                }
-                None => break,
-            },
-            _ = every_second.tick() => door.shard.sweep(),
-            () = stop.drain.cancelled() => break,
+    let serving = async {
+        loop {
+            tokio::select! {
+                accepted = incoming.recv() => match accepted {
+                    Some((stream, peer)) => {
+                        let counted = Counted(Arc::clone(&open));
+                        let (door, drain) = (Arc::clone(&door), Arc::clone(&drain));
+                        tasks.spawn(async move {
+                            connection(stream, peer, &door, &drain).await;
+                            drop(counted);
+                        });
+                    }
+                    // Not before: what was accepted until the drain began is served, too.
+                    None => break,
+                },
+                _ = every_second.tick() => door.shard.sweep(),
+                () = stop.drain.cancelled(), if !drain.has_begun() => drain.begin(),
+            }
         }
-    }
-    drain.begin();
-    tasks.close();
+        drain.begin();
+        tasks.close();
+        tasks.wait().await;
+    };
     let cut = async {
         stop.cut.cancelled().await;
         drain.wake();
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = tasks.wait() => {}
+        () = serving => {}
         () = stop.now.cancelled() => {}
         () = cut => {}
     }

@@ -71,3 +71,40 @@ impl Drop for Place<'_> {
         tasks.free.push(self.at);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use forebay_router::ResponseBody;
+    use http::Response;
+
+    use super::*;
+    use crate::http1::connection::{self, Patience};
+
+    #[tokio::test]
+    async fn the_first_request_of_a_connection_is_answered_although_the_end_has_begun() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        let limit = Duration::from_secs(60);
+        let patience = Patience { head: limit, idle: limit, whole: None, body: None };
+        let drain = Drain::default();
+        let service = |_, _| async { Response::new(ResponseBody::Whole(Bytes::from_static(b"late"))) };
+        let mut serving = pin!(connection::serve(stream, service, patience, &drain));
+        for _ in 0..3 {
+            assert!(poll_fn(|cx| Poll::Ready(serving.as_mut().poll(cx).is_pending())).await);
+            drain.begin();
+        }
+        client.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n").unwrap();
+        assert!(serving.await.is_none());
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("\r\nconnection: close\r\n") && answer.ends_with("late"), "{answer}");
+    }
+}

@@ -151,6 +151,15 @@ pub(super) fn status_of(error: HeadError) -> StatusCode {
     }
 }
 
+/// Hexadecimal digits and a line's end.
+pub(super) fn chunk_size(size: usize, out: &mut Vec<u8>) {
+    let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
+    for place in (0..digits).rev() {
+        out.push(b"0123456789abcdef"[size >> (4 * place) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::head::parse;
@@ -208,5 +217,14 @@ mod tests {
         let mut out = Vec::new();
         Form::of(&head).write(&parts, Framing::Length(0), &mut out);
         assert!(String::from_utf8(out).unwrap().contains("\r\ndate: "));
+    }
+
+    #[test]
+    fn sizes_of_chunks_are_written_without_leading_zeros() {
+        for size in [0, 1, 9, 10, 15, 16, 255, 256, 4096, 65_535, 1 << 20] {
+            let mut out = Vec::new();
+            chunk_size(size, &mut out);
+            assert_eq!(out, format!("{size:x}\r\n").as_bytes());
+        }
     }
 }

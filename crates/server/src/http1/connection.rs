@@ -24,6 +24,9 @@ use crate::http2;
 /// How long a client may go on sending what nobody wants any more, so that it can read why.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How long a client may take for its first request when all is to end: it could not know that it comes too late.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+
 /// The end of a chunk, and of a chunk and the body.
 const CHUNK_END: &[u8] = b"\r\n";
 const LAST_CHUNK_END: &[u8] = b"\r\n0\r\n\r\n";
@@ -117,12 +120,14 @@ struct Wait {
     timer: Pin<Box<Sleep>>,
     /// Something came since the timer was set.
     moved: bool,
+    /// No request has come yet.
+    is_new: bool,
 }
 
 impl Wait {
     fn new(patience: Patience) -> Self {
         let limit = patience.head;
-        Self { patience, limit, timer: Box::pin(sleep(limit)), moved: false }
+        Self { patience, limit, timer: Box::pin(sleep(limit)), moved: false, is_new: true }
     }
 
     fn set(&mut self, limit: Duration) {
@@ -133,7 +138,7 @@ impl Wait {
 
     /// A request has come; from its answer on the connection is idle.
     fn came(&mut self) {
-        self.moved = true;
+        (self.moved, self.is_new) = (true, false);
         // Only once for most connections: where heads come whole, the limit stays that of an idle one.
         if self.limit != self.patience.idle {
             self.set(self.patience.idle);
@@ -168,7 +173,12 @@ impl Client {
             Poll::Pending => {}
         }
         if drain.has_begun() && !input.has_begun() {
-            return Poll::Ready(Waited::End);
+            if !wait.is_new {
+                return Poll::Ready(Waited::End);
+            }
+            if wait.limit > FIRST_REQUEST {
+                wait.set(FIRST_REQUEST);
+            }
         }
         if input.has_begun() && !had_begun {
             wait.set(wait.patience.head);
@@ -344,7 +354,7 @@ impl Answering {
                 self.ended = is_last;
                 let behind = if is_last { LAST_CHUNK_END } else { CHUNK_END };
                 let mut before = self.head.take().unwrap_or_else(output::page);
-                chunk_size(data.len(), &mut before);
+                answer::chunk_size(data.len(), &mut before);
                 client.output.put(before, data, behind);
             }
             Framing::None(_) | Framing::UntilClose | Framing::Switched => self.put(client, data, b""),
@@ -365,28 +375,5 @@ impl Answering {
     fn put(&mut self, client: &mut Client, data: Bytes, behind: &'static [u8]) {
         let head = self.head.take().unwrap_or_default();
         client.output.put(head, data, behind);
-    }
-}
-
-/// Hexadecimal digits and a line's end.
-fn chunk_size(size: usize, out: &mut Vec<u8>) {
-    let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
-    for place in (0..digits).rev() {
-        out.push(b"0123456789abcdef"[size >> (4 * place) & 15]);
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_of_chunks_are_written_without_leading_zeros() {
-        for size in [0, 1, 9, 10, 15, 16, 255, 256, 4096, 65_535, 1 << 20] {
-            let mut out = Vec::new();
-            chunk_size(size, &mut out);
-            assert_eq!(out, format!("{size:x}\r\n").as_bytes());
-        }
     }
 }
