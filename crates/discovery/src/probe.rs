@@ -16,6 +16,9 @@ use crate::settings::{ProbeSettings, RankCount};
 /// costs next to nothing.
 const NOBODY_READY: Duration = Duration::from_millis(10);
 
+/// Reasons why a worker is not ready that are logged.
+const MOST_TOLD: usize = 8;
+
 /// What a probe task knows of its worker.
 #[derive(Default)]
 struct Known {
@@ -24,8 +27,8 @@ struct Known {
     /// Whether it answers when it is asked whether it sleeps, and whether it is stopped.
     tells_sleep: bool,
     tells_stop: bool,
-    /// Why it was not well when that was logged last.
-    ill: Option<String>,
+    /// Why it is not well, as far as that was logged.
+    told: Vec<String>,
 }
 
 /// What a probe task works with.
@@ -57,16 +60,21 @@ pub struct Misfit {
 }
 
 impl Known {
-    /// Logs what has changed with a probe: why a worker is not ready is said once, not each time.
+    /// Logs what has changed with a probe: each reason why a worker is not ready is said once, not with each probe.
     fn tell(&mut self, host: &Host, (was_up, up): (bool, bool), ill: Option<String>) {
         let worker = host.url().as_str();
+        let is_news = self.told.len() < MOST_TOLD && ill.as_ref().is_some_and(|ill| !self.told.contains(ill));
         match (was_up, up, &ill) {
             (false, true, _) => info!(worker, "worker is ready"),
             (true, false, error) => warn!(worker, error, "worker left rotation: health probes fail"),
-            (false, false, Some(error)) if self.ill != ill => warn!(worker, error, "worker is not ready"),
+            (false, false, Some(error)) if is_news => warn!(worker, error, "worker is not ready"),
             _ => debug!(worker, error = ill, up, "probed"),
         }
-        self.ill = ill;
+        if up {
+            self.told.clear();
+        } else {
+            self.told.extend(ill.filter(|_| is_news));
+        }
     }
 }
 
