@@ -2,18 +2,23 @@
 //! is in them.
 
 use std::io::Write;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 use prometheus::IntCounter;
 
 /// Bytes that may wait to be written. More are dropped: a disk that stands still must not take the memory.
 const MOST_WAITING: usize = 8 * 1024 * 1024;
 
+/// How long the end waits for the last lines to be written: of a pipe that nobody reads they never are.
+const LAST_LINES: Duration = Duration::from_secs(5);
+
 /// The end of the file that lines are put in at. Dropping it writes what waits.
 pub struct Lines {
     shared: Arc<Shared>,
-    writer: Option<JoinHandle<()>>,
+    /// Disconnected when all is written.
+    done: Mutex<Receiver<()>>,
     dropped: IntCounter,
 }
 
@@ -37,10 +42,13 @@ impl Lines {
     pub fn start(out: Box<dyn Write + Send>, dropped: IntCounter) -> std::io::Result<Self> {
         let shared = Arc::new(Shared { waiting: Mutex::default(), came: Condvar::new() });
         let (source, count) = (Arc::clone(&shared), dropped.clone());
-        let writer = std::thread::Builder::new()
-            .name("lines".to_owned())
-            .spawn(move || source.write_all_to(out, &count))?;
-        Ok(Self { shared, writer: Some(writer), dropped })
+        let (ended, done) = sync_channel(0);
+        let write = move || {
+            source.write_all_to(out, &count);
+            drop(ended);
+        };
+        std::thread::Builder::new().name("lines".to_owned()).spawn(write)?;
+        Ok(Self { shared, done: Mutex::new(done), dropped })
     }
 
     /// Takes a line with its end.
@@ -63,8 +71,9 @@ impl Drop for Lines {
     fn drop(&mut self) {
         self.shared.lock().is_closed = true;
         self.shared.came.notify_one();
-        if let Some(writer) = self.writer.take() {
-            let _ended = writer.join();
+        let done = self.done.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if done.recv_timeout(LAST_LINES) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!("the last lines could not be written in time, and are lost");
         }
     }
 }
@@ -104,7 +113,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+    use std::sync::mpsc::SyncSender;
 
     use super::*;
 
@@ -149,6 +158,18 @@ mod tests {
         let written = written.lock().unwrap();
         assert!(written.starts_with(b"first\nxxx") && written.ends_with(b"x\n"));
         assert_eq!(written.len(), 6 + MOST_WAITING);
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_does_not_hold_up_the_end() {
+        let dropped = IntCounter::new("dropped", "dropped").unwrap();
+        let ((began, has_begun), (open, opened)) = (sync_channel(9), sync_channel(9));
+        let gate = Gate { written: Arc::default(), began, open: opened };
+        let lines = Lines::start(Box::new(gate), dropped).unwrap();
+        lines.push(b"one\n");
+        has_begun.recv().unwrap();
+        drop(lines);
+        open.send(()).unwrap();
     }
 
     #[test]
