@@ -23,7 +23,7 @@ const DEPTH: usize = 16;
 #[derive(Clone)]
 pub struct ReadinessMetrics {
     heard: [IntCounter; 3],
-    unheard: [IntCounter; 5],
+    unheard: [IntCounter; 4],
 }
 
 impl ReadinessMetrics {
@@ -43,7 +43,7 @@ impl ReadinessMetrics {
         let of = |result| family.with_label_values(&[result]);
         Ok(Self {
             heard: ["counted", "repeated", "unknown"].map(of),
-            unheard: ["malformed", "refused", "too_many", "unfitting", "taken"].map(of),
+            unheard: ["malformed", "refused", "too_many", "unfitting"].map(of),
         })
     }
 }
@@ -97,7 +97,13 @@ impl Listener for Readiness {
     }
 
     fn count(&self, unheard: Unheard) -> u64 {
-        let counter = &self.metrics.unheard[unheard as usize];
+        let [malformed, refused, too_many, unfitting] = &self.metrics.unheard;
+        let counter = match unheard {
+            Unheard::Malformed => malformed,
+            Unheard::Refused => refused,
+            Unheard::TooMany => too_many,
+            Unheard::Unfitting | Unheard::Taken => unfitting,
+        };
         counter.inc();
         counter.get()
     }

@@ -110,7 +110,10 @@ class Router:
             "reset_workers_prefix_cache": reset_workers_prefix_cache,
         }
         body = {name: value for name, value in asked.items() if value is not None}
-        answer: Dict[str, Any] = self._admin("POST", "/admin/reset", body, (wait_idle_secs or 0) + _ADMIN_SECS).json()
+        # It waits for requests first, and then as long for the workers' caches.
+        waits = 2 if reset_workers_prefix_cache else 1
+        limit = waits * (wait_idle_secs or 0) + _ADMIN_SECS
+        answer: Dict[str, Any] = self._admin("POST", "/admin/reset", body, limit).json()
         return answer
 
     def report(self, epoch: Optional[int] = None) -> Dict[str, Any]:
@@ -120,10 +123,7 @@ class Router:
         return report
 
     def end_trial(self, wait_idle_secs: float = 30) -> Dict[str, Any]:
-        """Waits for the trial's last request and gives its final report. Policies stay as they are.
-
-        A report that is read right after the last answer may lack it: the client can be faster than the count.
-        """
+        """Waits for the trial's last request and gives its final report. Policies stay as they are."""
         report: Dict[str, Any] = self.reset(only=["counters"], wait_idle_secs=wait_idle_secs)["previous"]
         return report
 
