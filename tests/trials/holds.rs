@@ -19,6 +19,11 @@ async fn to_its_end(mut client: Client) {
     while client.chunk().await.unwrap().is_some() {}
 }
 
+/// Waits until a reset waits: another one is refused for that, and no more for what is in flight.
+async fn until_a_reset_waits(admin: &mut Client) {
+    while admin.post("/admin/reset", r#"{"require_idle":true}"#).await.json()["in_flight"].is_array() {}
+}
+
 #[test]
 fn a_reset_that_requires_idleness_names_who_is_under_way_and_changes_nothing() {
     run(async {
@@ -64,10 +69,9 @@ fn a_reset_that_waits_holds_new_requests_and_they_start_in_the_new_trial() {
         admin.send(&request("POST", "/admin/reset", &[], wait)).await;
         // Held requests reach no worker, so that there is nothing to wait for but that a second reset is refused.
         let mut other = site.admin().await;
-        let mut busy = other.post("/admin/reset", r#"{"require_idle":true}"#).await.json();
-        while busy["error"]["message"] != "another reset is under way" {
-            busy = other.post("/admin/reset", r#"{"require_idle":true}"#).await.json();
-        }
+        until_a_reset_waits(&mut other).await;
+        let refused = other.post("/admin/reset", "").await.json();
+        assert_eq!(refused["error"]["message"], "another reset is under way");
         let mut waiting = Vec::new();
         for _ in 0..4 {
             let mut client = site.client().await;
@@ -132,7 +136,7 @@ fn whoever_asked_for_a_reset_and_left_calls_it_off() {
         let mut admin = site.admin().await;
         admin.send(&request("POST", "/admin/reset", &[], br#"{"wait_idle_secs":600}"#)).await;
         let mut other = site.admin().await;
-        while other.post("/admin/reset", r#"{"require_idle":true}"#).await.json()["in_flight"].is_array() {}
+        until_a_reset_waits(&mut other).await;
         admin.reset();
         // The next one is not refused for long.
         while other.post("/admin/reset", r#"{"require_idle":true}"#).await.json()["in_flight"].is_null() {}
@@ -153,7 +157,7 @@ fn a_reset_that_a_client_asked_for_is_done_before_the_process_ends() {
         let mut operator = site.client().await;
         operator.send(&request("POST", "/admin/reset", &[], br#"{"wait_idle_secs":600}"#)).await;
         let mut admin = site.admin().await;
-        while admin.post("/admin/reset", r#"{"require_idle":true}"#).await.json()["in_flight"].is_array() {}
+        until_a_reset_waits(&mut admin).await;
         let Site { workers, app } = site;
         let mut shutdown = std::pin::pin!(app.shutdown());
         tokio::select! {
