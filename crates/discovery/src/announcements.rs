@@ -99,7 +99,10 @@ impl Listener for Announcements {
                 return Err((Unheard::Unfitting, "its URL is on the list in another role".to_owned()));
             }
             Heard::Taken(other) => {
-                return Err((Unheard::Taken, format!("its zmq_address is that of {other}, which is there")));
+                return Err((
+                    Unheard::Taken,
+                    format!("its zmq_address is that of {other}, which is there: each needs one of its own"),
+                ));
             }
         }
         self.metrics.heard.inc();
